@@ -1,0 +1,31 @@
+//go:build deps
+package evenkeel
+
+import (
+	_ "github.com/cilium/ebpf"
+	_ "github.com/cilium/ebpf/link"
+	_ "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	_ "github.com/go-jose/go-jose/v4/jwt"
+	_ "github.com/google/go-containerregistry/pkg/v1/layout"
+	_ "github.com/google/go-containerregistry/pkg/v1/tarball"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/spf13/cobra"
+	_ "go.uber.org/goleak"
+	_ "golang.org/x/net/http2/hpack"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/sync/errgroup"
+	_ "google.golang.org/grpc"
+	_ "google.golang.org/grpc/health"
+	_ "google.golang.org/protobuf/proto"
+	_ "k8s.io/api/core/v1"
+	_ "k8s.io/api/discovery/v1"
+	_ "k8s.io/client-go/informers"
+	_ "k8s.io/client-go/tools/leaderelection"
+	_ "sigs.k8s.io/controller-runtime"
+	_ "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+	_ "sigs.k8s.io/yaml"
+	_ "golang.org/x/term"
+	_ "github.com/fsnotify/fsnotify"
+)
