@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+// Command bench measures what an RPC costs through Evenkeel's sidecar and through the proxies that people use
+// instead of it: nghttpx, HAProxy and nginx.
+//
+//	load (h2load, or the generator in load.go) ──▶ proxy, one worker ──▶ three grpc-go backends in this process
+//
+// All proxies are started once and measured in turn, round after round, on the same backends, so that a change in the
+// machine's speed hits every one of them; the table shows medians over the rounds and the ratio to nghttpx.
+// The figure to trust is CPU time per RPC: the proxy processes' time on a CPU (/proc/PID/task/*/schedstat) divided by
+// the RPCs that the backends counted. A proxy that answers errors by itself cannot win: a round whose count differs
+// from the requests sent fails the run.
+//
+// # Limitations
+//
+// Load, proxy and backends share the machine's cores, so latencies are those of a busy machine; compare them only with
+// each other. Linkerd, Envoy and Istio are not measured: they cannot be had from a package of Debian or a Go module.
+package main
