@@ -136,27 +136,28 @@ func (b *Balancer) remove(e *Endpoint) *Endpoint {
 // decides about membership.
 func (b *Balancer) place(e *Endpoint) {
 	var want *set
-	if !e.failing {
-		switch e.spec.State {
-		case Ready:
-			want = &b.ready
-		case Draining:
-			want = &b.draining
-		case Warming:
-		}
+	waits := false
+	switch {
+	case e.spec.State == Warming: // in no set: its backoff matters once it is ready
+	case e.failing:
+		waits = true
+	case e.spec.State == Ready:
+		want = &b.ready
+	case e.spec.State == Draining:
+		want = &b.draining
 	}
-	if e.failing && e.heapPos >= 0 {
+	switch {
+	case waits && e.heapPos >= 0:
 		heap.Fix(&b.backoff, e.heapPos) // until may have moved
 		return
-	}
-	if want != nil && e.set == want {
+	case want != nil && e.set == want:
 		return
 	}
 	b.unplace(e)
 	if want != nil {
 		want.insert(e, b.rnd)
 	}
-	if e.failing {
+	if waits {
 		heap.Push(&b.backoff, e)
 	}
 }

@@ -5,15 +5,15 @@
 //
 // # Tour
 //
-//	discovery ──Spec──▶ Balancer.Update ──▶ sets ──Pick──▶ *Endpoint ──Done──▶ counters
-//	upstream  ──SetFailing / SetConnected──▶ sets
+//		discovery ──Spec──▶ Balancer.Update ──▶ sets ──Pick──▶ *Endpoint ──Done──▶ counters
+//		upstream  ──SetFailing / SetConnected──▶ sets
 //
-//   - spec.go: the pure description, [Spec], made by discovery.
-//   - endpoint.go: the live [Endpoint]: its counters, its backoff, and a place
-//     for the caller's sessions.
-//   - balancer.go: [Balancer], which keeps three sets of endpoints that may be
-//     picked from and moves endpoints between them.
-//   - pick.go: the policies.
+//	  - spec.go: the pure description, [Spec], made by discovery.
+//	  - endpoint.go: the live [Endpoint]: its counters, its backoff, and a place
+//	    for the caller's sessions.
+//	  - balancer.go: [Balancer], which keeps three sets of endpoints that may be
+//	    picked from and moves endpoints between them.
+//	  - pick.go: the policies.
 //
 // # Ownership
 //
