@@ -11,12 +11,12 @@
 //
 // # Tour
 //
-//	orig, :authority ──parse──▶ Key ──Table──▶ Destination ──rules──▶ Route
+//		orig, :authority ──parse──▶ Key ──Table──▶ Destination ──rules──▶ Route
 //
-//   - authority.go turns :authority into an address or a normalised name,
-//     without trusting it: it is text from the application.
-//   - table.go holds the immutable [Table] and the six rules, in the order
-//     and with the numbers of the design.
+//	  - authority.go turns :authority into an address or a normalised name,
+//	    without trusting it: it is text from the application.
+//	  - table.go holds the immutable [Table] and the six rules, in the order
+//	    and with the numbers of the design.
 //
 // A [Table] is made by discovery, handed to the loop and swapped whole; nothing
 // in it changes afterwards, so any number of loops may use one. The package has

@@ -6,6 +6,7 @@ package router
 import (
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 )
 
 // Key is what the control plane is asked about. Exactly one field is set.
@@ -58,7 +59,24 @@ type Destination struct {
 	Headless bool
 	// Endpoint is the pod's current address. Set with Kind Pod.
 	Endpoint netip.AddrPort
+	// Usage, when set, is marked by each Route that the destination decides. It
+	// outlives the tables that refer to it, so that discovery can tell what
+	// nobody uses any more.
+	Usage *Usage
 }
+
+// Usage remembers whether a destination was used. Safe for concurrent use.
+type Usage struct{ used atomic.Bool }
+
+// mark reads before it writes: the cache line stays shared in steady state.
+func (u *Usage) mark() {
+	if u != nil && !u.used.Load() {
+		u.used.Store(true)
+	}
+}
+
+// Take reports whether the destination was used since the last Take.
+func (u *Usage) Take() bool { return u.used.Swap(false) }
 
 // Verdict is what to do with a stream.
 type Verdict uint8

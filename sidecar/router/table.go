@@ -5,6 +5,7 @@ package router
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 )
 
@@ -39,12 +40,37 @@ func (t *Table) Len() int {
 	return len(t.addrs) + len(t.names)
 }
 
-// Lookup returns the control plane's word about k.
+// Lookup returns the control plane's word about k, for people to look at: it
+// is no use of the destination.
 func (t *Table) Lookup(k Key) (Destination, bool) {
-	if k.Name != "" {
-		return t.name([]byte(k.Name))
+	if t == nil {
+		return Destination{}, false
 	}
-	return t.addr(k.Addr)
+	if k.Name != "" {
+		d, ok := t.names[k.Name]
+		return d, ok
+	}
+	d, ok := t.addrs[k.Addr]
+	return d, ok
+}
+
+// Keys iterates over what was answered, in no order.
+func (t *Table) Keys() iter.Seq2[Key, Destination] {
+	return func(yield func(Key, Destination) bool) {
+		if t == nil {
+			return
+		}
+		for a, d := range t.addrs {
+			if !yield(Key{Addr: a}, d) {
+				return
+			}
+		}
+		for n, d := range t.names {
+			if !yield(Key{Name: n}, d) {
+				return
+			}
+		}
+	}
 }
 
 func (t *Table) addr(a netip.AddrPort) (Destination, bool) {
@@ -52,6 +78,7 @@ func (t *Table) addr(a netip.AddrPort) (Destination, bool) {
 		return Destination{}, false
 	}
 	d, ok := t.addrs[a]
+	d.Usage.mark()
 	return d, ok
 }
 
@@ -60,6 +87,7 @@ func (t *Table) name(key []byte) (Destination, bool) {
 		return Destination{}, false
 	}
 	d, ok := t.names[string(key)]
+	d.Usage.mark()
 	return d, ok
 }
 
