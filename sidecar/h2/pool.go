@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package h2
+
+// Pool keeps streams and buffers for reuse by all sessions of one loop. The zero
+// value is ready; it has one owner. What it keeps is bounded: the rest is the
+// garbage collector's.
+type Pool struct {
+	streams []*Stream
+	chunks  []*chunk
+	buffers [][]byte
+}
+
+const (
+	chunkSize     = 4 << 10
+	bufferSize    = 4 << 10
+	maxBuffer     = 256 << 10 // a larger one is not kept
+	keepStreams   = 1024
+	keepChunks    = 512 // 2 MiB
+	keepBuffers   = 64
+	keepBigBuffer = 8 // of more than bigBuffer
+	bigBuffer     = 32 << 10
+)
+
+func (p *Pool) getStream() *Stream {
+	n := len(p.streams)
+	if n == 0 {
+		return &Stream{}
+	}
+	st := p.streams[n-1]
+	p.streams[n-1] = nil
+	p.streams = p.streams[:n-1]
+	return st
+}
+
+func (p *Pool) putStream(st *Stream) {
+	trailers := st.trailers[:0]
+	*st = Stream{}
+	if cap(trailers) <= 16 {
+		st.trailers = trailers
+	}
+	if len(p.streams) < keepStreams {
+		p.streams = append(p.streams, st)
+	}
+}
+
+func (p *Pool) getBuffer() []byte {
+	n := len(p.buffers)
+	if n == 0 {
+		return make([]byte, 0, bufferSize)
+	}
+	b := p.buffers[n-1]
+	p.buffers[n-1] = nil
+	p.buffers = p.buffers[:n-1]
+	return b
+}
+
+func (p *Pool) putBuffer(b []byte) {
+	if cap(b) == 0 || cap(b) > maxBuffer {
+		return
+	}
+	keep := keepBuffers
+	if cap(b) > bigBuffer {
+		keep = keepBigBuffer
+	}
+	if len(p.buffers) < keep {
+		p.buffers = append(p.buffers, b[:0])
+	}
+}
+
+// chunk is a piece of a stream's queue.
+type chunk struct {
+	next *chunk
+	r, w int // read and write offset
+	b    [chunkSize]byte
+}
+
+func (p *Pool) getChunk() *chunk {
+	n := len(p.chunks)
+	if n == 0 {
+		return &chunk{}
+	}
+	c := p.chunks[n-1]
+	p.chunks[n-1] = nil
+	p.chunks = p.chunks[:n-1]
+	return c
+}
+
+func (p *Pool) putChunk(c *chunk) {
+	c.next, c.r, c.w = nil, 0, 0
+	if len(p.chunks) < keepChunks {
+		p.chunks = append(p.chunks, c)
+	}
+}
+
+// chunkQueue is data that waits for windows or output space.
+type chunkQueue struct {
+	first, last *chunk
+	n           int
+}
+
+func (q *chunkQueue) append(p *Pool, b []byte) {
+	q.n += len(b)
+	for len(b) > 0 {
+		if q.last == nil || q.last.w == chunkSize {
+			c := p.getChunk()
+			if q.last == nil {
+				q.first = c
+			} else {
+				q.last.next = c
+			}
+			q.last = c
+		}
+		n := copy(q.last.b[q.last.w:], b)
+		q.last.w += n
+		b = b[n:]
+	}
+}
+
+// moveTo appends the first n bytes to b; n must not be more than there are.
+func (q *chunkQueue) moveTo(b []byte, n int, p *Pool) []byte {
+	q.n -= n
+	for n > 0 {
+		c := q.first
+		m := min(n, c.w-c.r)
+		b = append(b, c.b[c.r:c.r+m]...)
+		c.r += m
+		n -= m
+		if c.r == c.w {
+			q.first = c.next
+			if q.first == nil {
+				q.last = nil
+			}
+			p.putChunk(c)
+		}
+	}
+	return b
+}
+
+func (q *chunkQueue) free(p *Pool) {
+	for c := q.first; c != nil; {
+		next := c.next
+		p.putChunk(c)
+		c = next
+	}
+	*q = chunkQueue{}
+}
