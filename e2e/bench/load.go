@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -84,7 +85,9 @@ func generateConn(ctx context.Context, addr, authority string, s shape, seed uin
 	}
 	c.framer = http2.NewFramer(c.out, bufio.NewReaderSize(conn, 64<<10))
 	c.enc = hpack.NewEncoder(&c.block)
-	c.out.WriteString(http2.ClientPreface)
+	if _, err := c.out.WriteString(http2.ClientPreface); err != nil {
+		return nil, err
+	}
 	if err := c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}); err != nil {
 		return nil, err
 	}
@@ -211,14 +214,12 @@ func (c *client) read(n int, lat *[]float64, slots chan<- struct{}) error {
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
 				c.mu.Lock()
-				err = c.framer.WriteSettingsAck()
-				c.out.Flush()
+				err = errors.Join(c.framer.WriteSettingsAck(), c.out.Flush())
 				c.mu.Unlock()
 			}
 		case *http2.PingFrame:
 			c.mu.Lock()
-			err = c.framer.WritePing(true, f.Data)
-			c.out.Flush()
+			err = errors.Join(c.framer.WritePing(true, f.Data), c.out.Flush())
 			c.mu.Unlock()
 		case *http2.RSTStreamFrame:
 			return fmt.Errorf("stream %d was reset: %v", id, f.ErrCode)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -182,17 +183,11 @@ func (p *proxy) wait(ctx context.Context) error {
 
 func (s proxySet) stop() {
 	for _, p := range s {
-		for i := len(p.cmds) - 1; i >= 0; i-- {
-			cmd := p.cmds[i]
+		for _, cmd := range slices.Backward(p.cmds) {
 			cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // ended already is fine
-			done := make(chan struct{})
-			go func() { cmd.Wait(); close(done) }() //nolint:errcheck // its exit status says nothing here
-			select {
-			case <-done:
-			case <-time.After(3 * time.Second):
-				cmd.Process.Kill() //nolint:errcheck // ended already is fine
-				<-done
-			}
+			kill := time.AfterFunc(3*time.Second, func() { cmd.Process.Kill() }) //nolint:errcheck // ended already is fine
+			cmd.Wait()                                                           //nolint:errcheck // its exit status says nothing here
+			kill.Stop()
 		}
 	}
 }
@@ -204,7 +199,7 @@ func (p *proxy) pids() []int {
 		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i]))
 		for _, f := range files {
 			b, _ := os.ReadFile(f)
-			for _, c := range strings.Fields(string(b)) {
+			for _, c := range strings.FieldsSeq(string(b)) {
 				if n, err := strconv.Atoi(c); err == nil {
 					all = append(all, n)
 				}
