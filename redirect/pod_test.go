@@ -315,3 +315,28 @@ func mustDial(t *testing.T, to netip.AddrPort) *net.TCPConn {
 
 func service4() netip.AddrPort { return netip.AddrPortFrom(clusterIP4, servicePort) }
 func service6() netip.AddrPort { return netip.AddrPortFrom(clusterIP6, servicePort) }
+
+// proof is what a process of the pod learns.
+func (p *pod) proof() origdst.Info {
+	p.t.Helper()
+	info, err := origdst.ProofOfProcess()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return info
+}
+
+// directs are the counts of direct connections by destination.
+func (p *pod) directs() map[netip.AddrPort]origdst.Direct {
+	p.t.Helper()
+	fd := rawSocket(p.t, unix.AF_INET, unix.SOCK_STREAM, 0)
+	list, err := origdst.Directs(fd, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	all := map[netip.AddrPort]origdst.Direct{}
+	for _, d := range list {
+		all[d.Destination] = d
+	}
+	return all
+}

@@ -89,6 +89,28 @@ func Query(ctx context.Context, path string) (Status, error) {
 	return st, st.read(maps)
 }
 
+// StatusOf is what a process without privileges can tell: the state of the copy that acts on it.
+func StatusOf(info origdst.Info, directs []origdst.Direct) Status {
+	st := Status{
+		Acting:        true,
+		OutboundPorts: info.Ports,
+		ListenerPort:  info.ListenerPort,
+		Redirected:    info.Redirected,
+		Direct:        info.Direct,
+		Lost:          info.Lost,
+	}
+	for _, h := range hooks() {
+		st.Programs = append(st.Programs, Program{Hook: h.name, ID: info.ProgramIDs[h.index], Name: h.program})
+	}
+	if info.SidecarCgroup != 0 {
+		st.Sidecars = []Sidecar{{NetNS: info.NetNS, Cgroup: info.SidecarCgroup}}
+	}
+	for _, d := range directs {
+		st.Directs = append(st.Directs, Direct(d))
+	}
+	return st
+}
+
 func (a *attached) list() ([]Program, error) {
 	var all []Program
 	for i, h := range hooks() {
@@ -160,17 +182,24 @@ func addrPort(a bpf.EvenkeelEvkAddr) netip.AddrPort {
 // String is the state for a person.
 func (st Status) String() string {
 	var b strings.Builder
-	if len(st.Programs) == 0 {
-		fmt.Fprintf(&b, "no redirect is attached to %s\n", st.Cgroup)
-		return b.String()
+	where := "this process"
+	if st.Cgroup != "" {
+		where = fmt.Sprintf("%s (cgroup %d)", st.Cgroup, st.CgroupID)
 	}
-	if !st.Acting {
-		fmt.Fprintf(&b, "remains of an interrupted attach on %s: they do nothing\n", st.Cgroup)
-	} else {
-		fmt.Fprintf(&b, "redirect on %s (cgroup %d): ports %v to 127.0.0.1 and ::1, port %d\n", st.Cgroup, st.CgroupID, st.OutboundPorts, st.ListenerPort)
+	switch {
+	case len(st.Programs) == 0:
+		return "no redirect acts on " + where + "\n"
+	case st.Acting:
+		fmt.Fprintf(&b, "redirect on %s: ports %v to 127.0.0.1 and ::1, port %d\n", where, st.OutboundPorts, st.ListenerPort)
+	default:
+		fmt.Fprintf(&b, "remains of an interrupted attach on %s, they do nothing:\n", where)
 	}
 	for _, p := range st.Programs {
-		fmt.Fprintf(&b, "  %-13s program %d, tag %s\n", p.Hook, p.ID, p.Tag)
+		fmt.Fprintf(&b, "  %-13s program %d", p.Hook, p.ID)
+		if p.Tag != "" {
+			fmt.Fprintf(&b, ", tag %s", p.Tag)
+		}
+		b.WriteByte('\n')
 	}
 	if !st.Acting {
 		return b.String()
