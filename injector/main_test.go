@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package injector
+
+import (
+	"flag"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files in testdata")
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// testConfig is what a freshly installed injector has.
+func testConfig(t testing.TB) *Config {
+	t.Helper()
+	cfg, err := ParseConfig([]byte(`
+sidecarImage: ghcr.io/evenkeel/sidecar:test
+initImage: ghcr.io/evenkeel/redirect:test
+imagePullSecrets: [regcred]
+xdsAddress: evenkeel-xds.evenkeel-system.svc:15950
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
