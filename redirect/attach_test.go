@@ -84,15 +84,19 @@ const (
 // idle is a connect4 program that does nothing but allow.
 func idle(t *testing.T, name string) *ebpf.Program {
 	t.Helper()
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
-	})
+	prog, err := ebpf.NewProgram(idleSpec(name, ebpf.AttachCGroupInet4Connect))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { prog.Close() })
 	return prog
+}
+
+func idleSpec(name string, at ebpf.AttachType) *ebpf.ProgramSpec {
+	return &ebpf.ProgramSpec{
+		Name: name, Type: ebpf.CGroupSockAddr, AttachType: at, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+	}
 }
 
 // counting is a connect4 program that counts its calls in the map returned.
@@ -574,4 +578,38 @@ func TestAllPortsOfTheBound(t *testing.T) {
 			}
 		}
 	})
+}
+
+// pending counts the entries of the map that hands destinations over.
+func (p *pod) pending() int {
+	p.t.Helper()
+	prog, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.proof().ProgramIDs[6])) // sockops
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer prog.Close()
+	info, err := prog.Info()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		defer m.Close()
+		if mi, err := m.Info(); err != nil || mi.Name != bpf.EvenkeelMapEvkPending {
+			continue
+		}
+		n := 0
+		var key bpf.EvenkeelEvkPendingKey
+		var value bpf.EvenkeelEvkAddr
+		for entries := m.Iterate(); entries.Next(&key, &value); {
+			n++
+		}
+		return n
+	}
+	p.t.Fatal("no pending map")
+	return 0
 }

@@ -130,13 +130,7 @@ static __always_inline void on_post_bind(struct bpf_sock *ctx, int loopback, enu
 	struct evk_config *cfg = enabled_config();
 	struct evk_socket *s;
 
-	if (!cfg || ctx->type != SOCK_STREAM)
-		return;
-	/*
-	 * Plain TCP only. Go listens with MPTCP by default (protocol 262), where the accepted
-	 * connection's storage would be at a subflow that the sidecar's socket does not reach.
-	 */
-	if (ctx->protocol != IPPROTO_TCP)
+	if (!cfg || ctx->type != SOCK_STREAM || ctx->protocol != IPPROTO_TCP)
 		return;
 	s = socket_of(ctx);
 	if (s && s->kind == EVK_PROBE)
