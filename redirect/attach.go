@@ -230,8 +230,37 @@ func configure(maps *bpf.EvenkeelMaps, cfg Config, ids [origdst.NumHooks]uint32,
 		}
 		raw.SidecarCgroup = former.SidecarCgroup
 	}
+	for _, port := range cfg.OutboundPorts {
+		if err := maps.EvkPorts.Put(port, uint8(1)); err != nil {
+			return fmt.Errorf("write the map of ports: %w", err)
+		}
+	}
 	if err := maps.EvkConfig.Put(uint32(0), raw); err != nil {
 		return fmt.Errorf("write the configuration map: %w", err)
+	}
+	return removeOtherPorts(maps.EvkPorts, cfg.OutboundPorts)
+}
+
+// removeOtherPorts leaves only those wanted in the map.
+func removeOtherPorts(m *ebpf.Map, wanted []uint16) error {
+	var (
+		port   uint16
+		is     uint8
+		others []uint16
+	)
+	entries := m.Iterate()
+	for entries.Next(&port, &is) {
+		if !slices.Contains(wanted, port) {
+			others = append(others, port)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("read the map of ports: %w", err)
+	}
+	for _, port := range others {
+		if err := m.Delete(port); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("write the map of ports: %w", err)
+		}
 	}
 	return nil
 }

@@ -178,6 +178,13 @@ func TestAttachTwiceIsOneCopy(t *testing.T) {
 		if a := s.next(); a.orig != other {
 			t.Errorf("the new port: got %v", a.orig)
 		}
+		// And one that is no longer asked for.
+		p.attach(redirect.Config{OutboundPorts: []uint16{9090}})
+		if got := p.proof().Ports; !slices.Equal(got, []uint16{9090}) {
+			t.Errorf("proof: got ports %v", got)
+		}
+		mustDial(t, direct)
+		s.none("a port that was taken away")
 	})
 }
 
@@ -300,6 +307,9 @@ func otherBuild(t *testing.T, dir string) {
 	cfg := bpf.EvenkeelEvkConfig{Magic: 0x4c4b5645, Abi: origdst.ABI, ListenerPort: listenerPort, Enabled: 1, N_ports: 1}
 	cfg.Ports[0] = servicePort
 	if err := objects.EvkConfig.Put(uint32(0), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := objects.EvkPorts.Put(uint16(servicePort), uint8(1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := objects.EvkState.Put(uint32(0), bpf.EvenkeelEvkState{DirectSlots: 1}); err != nil {

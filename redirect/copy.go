@@ -131,6 +131,7 @@ func mapSlots(maps *bpf.EvenkeelMaps) map[string]**ebpf.Map {
 		bpf.EvenkeelMapEvkDirect:   &maps.EvkDirect,
 		bpf.EvenkeelMapEvkDirectIx: &maps.EvkDirectIx,
 		bpf.EvenkeelMapEvkPending:  &maps.EvkPending,
+		bpf.EvenkeelMapEvkPorts:    &maps.EvkPorts,
 		bpf.EvenkeelMapEvkSidecars: &maps.EvkSidecars,
 		bpf.EvenkeelMapEvkSockets:  &maps.EvkSockets,
 		bpf.EvenkeelMapEvkState:    &maps.EvkState,

@@ -15,19 +15,6 @@ enum verdict {
 	REDIRECT, /* rewrite to the listener; the original is stored */
 };
 
-static __always_inline int wanted_port(const struct evk_config *cfg, __u16 port)
-{
-	__u32 i;
-
-	for (i = 0; i < EVK_MAX_PORTS; i++) {
-		if (i >= cfg->n_ports)
-			break;
-		if (cfg->ports[i] == port)
-			return 1;
-	}
-	return 0;
-}
-
 /*
  * Loopback is the pod itself, and connect() to the unspecified address means loopback. A
  * link-local IPv6 address means nothing without its zone, which would be lost on the way.
@@ -111,7 +98,7 @@ static __always_inline int on_connect(struct bpf_sock_addr *ctx, const struct ev
 		bpf_sk_storage_delete(&evk_sockets, sk);
 	}
 
-	if (!wanted_port(cfg, dst->port) || never_redirected(dst))
+	if (!bpf_map_lookup_elem(&evk_ports, &dst->port) || never_redirected(dst))
 		return LEAVE;
 	/* SO_BINDTODEVICE: the app chose its way out, and it is not the loopback device. */
 	if (sk->bound_dev_if)

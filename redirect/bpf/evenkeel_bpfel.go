@@ -72,6 +72,7 @@ const (
 	EvenkeelMapEvkDirect      = "evk_direct"
 	EvenkeelMapEvkDirectIx    = "evk_direct_ix"
 	EvenkeelMapEvkPending     = "evk_pending"
+	EvenkeelMapEvkPorts       = "evk_ports"
 	EvenkeelMapEvkSidecars    = "evk_sidecars"
 	EvenkeelMapEvkSockets     = "evk_sockets"
 	EvenkeelMapEvkState       = "evk_state"
@@ -145,6 +146,7 @@ type EvenkeelMapSpecs struct {
 	EvkDirect   *ebpf.MapSpec `ebpf:"evk_direct"`
 	EvkDirectIx *ebpf.MapSpec `ebpf:"evk_direct_ix"`
 	EvkPending  *ebpf.MapSpec `ebpf:"evk_pending"`
+	EvkPorts    *ebpf.MapSpec `ebpf:"evk_ports"`
 	EvkSidecars *ebpf.MapSpec `ebpf:"evk_sidecars"`
 	EvkSockets  *ebpf.MapSpec `ebpf:"evk_sockets"`
 	EvkState    *ebpf.MapSpec `ebpf:"evk_state"`
@@ -180,6 +182,7 @@ type EvenkeelMaps struct {
 	EvkDirect   *ebpf.Map `ebpf:"evk_direct"`
 	EvkDirectIx *ebpf.Map `ebpf:"evk_direct_ix"`
 	EvkPending  *ebpf.Map `ebpf:"evk_pending"`
+	EvkPorts    *ebpf.Map `ebpf:"evk_ports"`
 	EvkSidecars *ebpf.Map `ebpf:"evk_sidecars"`
 	EvkSockets  *ebpf.Map `ebpf:"evk_sockets"`
 	EvkState    *ebpf.Map `ebpf:"evk_state"`
@@ -191,6 +194,7 @@ func (m *EvenkeelMaps) Close() error {
 		m.EvkDirect,
 		m.EvkDirectIx,
 		m.EvkPending,
+		m.EvkPorts,
 		m.EvkSidecars,
 		m.EvkSockets,
 		m.EvkState,

@@ -43,6 +43,19 @@ struct {
 	__type(value, struct evk_config);
 } evk_config SEC(".maps");
 
+/*
+ * The redirected destination ports; evk_config.ports only tells them. A hash and not that array:
+ * with CAP_BPF but not CAP_PERFMON the verifier allows no variable offset into a map's value in
+ * a loop ("pointer arithmetic with it prohibited for !root"), and it is quicker, too.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, EVK_MAX_PORTS * 2); /* old and new ones, while they are changed */
+	__uint(map_flags, BPF_F_RDONLY_PROG);
+	__type(key, __u16);
+	__type(value, __u8);
+} evk_ports SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
