@@ -199,7 +199,7 @@ func (p *proxy) pids() []int {
 		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", all[i]))
 		for _, f := range files {
 			b, _ := os.ReadFile(f)
-			for _, c := range strings.FieldsSeq(string(b)) {
+			for c := range strings.FieldsSeq(string(b)) {
 				if n, err := strconv.Atoi(c); err == nil {
 					all = append(all, n)
 				}
