@@ -86,7 +86,7 @@ type Loop struct {
 	stopped bool
 }
 
-// New makes a loop. Close it by running it to its end.
+// New makes a loop. It holds descriptors until Run has returned, or Close.
 func New(cfg Config) (*Loop, error) {
 	if cfg.Logger == nil {
 		return nil, errors.New("loop: Config.Logger is required")
@@ -112,11 +112,11 @@ func New(cfg Config) (*Loop, error) {
 		return nil, fmt.Errorf("loop: reach the epoll set: %w", err)
 	}
 	if err := l.openTimer(); err != nil {
-		l.closeAll()
+		l.Close()
 		return nil, err
 	}
 	if err := l.openMailbox(); err != nil {
-		l.closeAll()
+		l.Close()
 		return nil, err
 	}
 	l.SetTimer(&l.beat, l.now.Add(l.cfg.Heartbeat), heartbeat{l})
@@ -147,7 +147,7 @@ func (l *Loop) Stop() { l.stopped = true }
 func (l *Loop) Run(ctx context.Context) error {
 	unhook := context.AfterFunc(ctx, func() { l.Post(func(time.Time) { l.Stop() }) })
 	defer unhook()
-	defer l.closeAll()
+	defer l.Close()
 	for !l.stopped {
 		if err := l.wait(); err != nil {
 			return err
@@ -224,7 +224,9 @@ func (l *Loop) flush(now time.Time) {
 	l.dirty = l.dirty[:0]
 }
 
-func (l *Loop) closeAll() {
+// Close closes every descriptor. Run does so by itself; Close is for a loop that
+// is not going to run.
+func (l *Loop) Close() {
 	for _, f := range l.fds {
 		if f != nil {
 			f.Close()

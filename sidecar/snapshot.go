@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ErrEnded: the Sidecar runs no more.
+var ErrEnded = errors.New("sidecar: the data plane has ended")
+
+// Snapshot is what the Sidecar knows and does, for people: /debug/endpoints.
+type Snapshot struct {
+	Services   []ServiceSnapshot    `json:"services"`
+	Direct     []EndpointSnapshot   `json:"direct"` // reached without a service
+	Downstream []DownstreamSnapshot `json:"downstream"`
+	RawConns   []RawSnapshot        `json:"raw_connections"`
+	Routes     int                  `json:"routes"` // keys that the control plane has answered
+	Asked      []string             `json:"asked"`  // keys that it has not
+	Streams    int                  `json:"streams"`
+	Waiting    int                  `json:"waiting_for_route"`
+	KeptBytes  int                  `json:"replay_bytes"`
+	Replays    uint64               `json:"replays"`
+}
+
+// ServiceSnapshot is one service.
+type ServiceSnapshot struct {
+	Name      string             `json:"name"`
+	Policy    string             `json:"policy"`
+	Version   string             `json:"version,omitempty"`
+	Answered  bool               `json:"answered"`
+	InUse     bool               `json:"in_use"`
+	Waiting   int                `json:"waiting"`
+	Endpoints []EndpointSnapshot `json:"endpoints"`
+}
+
+// EndpointSnapshot is one endpoint, or one address.
+type EndpointSnapshot struct {
+	Addr         netip.AddrPort    `json:"addr"`
+	Pod          string            `json:"pod,omitempty"`
+	Node         string            `json:"node,omitempty"`
+	Zone         string            `json:"zone,omitempty"`
+	State        string            `json:"state,omitempty"`
+	Connectivity string            `json:"connectivity"`
+	Error        string            `json:"error,omitempty"`
+	Sessions     int               `json:"sessions"`
+	Queued       int               `json:"queued"`
+	InFlight     int               `json:"in_flight"`
+	Picked       uint64            `json:"picked"`
+	RPCs         map[string]uint64 `json:"rpcs,omitempty"` // attempts that ended, by status
+}
+
+// DownstreamSnapshot is one HTTP/2 connection of the app.
+type DownstreamSnapshot struct {
+	Peer      netip.AddrPort `json:"peer"`
+	Orig      string         `json:"destination,omitempty"`
+	Authority string         `json:"authority,omitempty"`
+	Service   string         `json:"service,omitempty"`
+	Streams   int            `json:"streams"`
+	Total     uint64         `json:"streams_total"`
+	Age       string         `json:"age"`
+}
+
+// RawSnapshot is one connection that is relayed as bytes.
+type RawSnapshot struct {
+	Destination netip.AddrPort `json:"destination"`
+}
+
+// Snapshot asks the loop. It fails when ctx ends first or the Sidecar has ended.
+func (s *Sidecar) Snapshot(ctx context.Context) (Snapshot, error) {
+	var snap Snapshot
+	switch err := s.inLoop(ctx.Done(), func(now time.Time) { snap = s.snapshot(now) }); {
+	case err == errLate:
+		return Snapshot{}, ctx.Err()
+	case err != nil:
+		return Snapshot{}, err
+	}
+	return snap, nil
+}
+
+var errLate = errors.New("sidecar: the loop did not answer in time")
+
+// inLoop runs fn in the loop and waits for it, until late is closed. On error fn may still run later,
+// or be running: its results must not be used then.
+func (s *Sidecar) inLoop(late <-chan struct{}, fn func(now time.Time)) error {
+	ran := make(chan struct{})
+	if !s.loop.Post(func(now time.Time) { fn(now); close(ran) }) {
+		return ErrEnded
+	}
+	select {
+	case <-ran:
+		return nil
+	case <-s.done:
+		return ErrEnded
+	case <-late:
+		return errLate
+	}
+}
+
+func (s *Sidecar) snapshot(now time.Time) Snapshot {
+	snap := Snapshot{
+		Services: []ServiceSnapshot{}, Direct: []EndpointSnapshot{}, Downstream: []DownstreamSnapshot{},
+		RawConns: []RawSnapshot{}, Asked: []string{},
+		Routes: s.table.Len(), Streams: s.relays, Waiting: s.asking.n, KeptBytes: s.keptBytes, Replays: s.stats.Replays,
+	}
+	for _, svc := range s.services {
+		snap.Services = append(snap.Services, svc.snapshot())
+	}
+	slices.SortFunc(snap.Services, func(a, b ServiceSnapshot) int { return strings.Compare(a.Name, b.Name) })
+	for _, t := range s.targets {
+		if !t.lastUse.IsZero() {
+			e := t.snapshot()
+			e.InFlight, e.Picked, e.RPCs = t.flights, t.picked, statusMap(&t.rpcs)
+			snap.Direct = append(snap.Direct, e)
+		}
+	}
+	slices.SortFunc(snap.Direct, func(a, b EndpointSnapshot) int { return a.Addr.Compare(b.Addr) })
+	for _, d := range s.downs {
+		v := DownstreamSnapshot{
+			Peer: d.peer, Authority: d.cachedAuthority, Streams: d.relays, Total: d.streams,
+			Age: now.Sub(d.opened).Round(time.Millisecond).String(),
+		}
+		if d.orig.IsValid() {
+			v.Orig = d.orig.String()
+		}
+		if d.cached != nil {
+			v.Service = d.cached.name
+		}
+		snap.Downstream = append(snap.Downstream, v)
+	}
+	for r := range s.raws {
+		snap.RawConns = append(snap.RawConns, RawSnapshot{Destination: r.orig})
+	}
+	for k := range s.asks {
+		snap.Asked = append(snap.Asked, k.String())
+	}
+	slices.Sort(snap.Asked)
+	return snap
+}
+
+func (svc *service) snapshot() ServiceSnapshot {
+	v := ServiceSnapshot{
+		Name: svc.name, Policy: svc.b.Policy().String(), Version: svc.b.Version(), Answered: svc.answered,
+		InUse: svc.inUse, Waiting: svc.waiting.n, Endpoints: []EndpointSnapshot{},
+	}
+	for _, be := range svc.b.Endpoints() {
+		e := endpointOf(be)
+		ev := e.t.snapshot()
+		spec := be.Spec()
+		ev.Pod, ev.Node, ev.Zone, ev.State = spec.Pod, spec.Node, spec.Zone, spec.State.String()
+		ev.InFlight, ev.Picked, ev.RPCs = be.InFlight(), be.Picked(), statusMap(&e.rpcs)
+		v.Endpoints = append(v.Endpoints, ev)
+	}
+	return v
+}
+
+func (t *target) snapshot() EndpointSnapshot {
+	v := EndpointSnapshot{
+		Addr: t.addr, Connectivity: t.pool.Connectivity().String(),
+		Sessions: t.pool.Sessions(), Queued: t.pool.Queued(),
+	}
+	if err := t.pool.LastError(); err != nil {
+		v.Error = err.Error()
+	}
+	return v
+}
+
+func statusMap(rpcs *[numCodes]uint64) map[string]uint64 {
+	var m map[string]uint64
+	for c, n := range rpcs {
+		if n > 0 {
+			if m == nil {
+				m = map[string]uint64{}
+			}
+			m[code(c).String()] = n
+		}
+	}
+	return m
+}
