@@ -57,7 +57,8 @@ type Config struct {
 	MaxHeaderListSize uint32
 
 	// MaxHeaderBlock bounds the encoded bytes of one field block over all of
-	// its frames. 0: 4 × MaxHeaderListSize. A longer one is a connection
+	// its frames. 0: 4 × MaxHeaderListSize, and
+	// not less than 64 KiB. A longer one is a connection
 	// error: it cannot be skipped, since HPACK's state would be lost.
 	MaxHeaderBlock int
 
@@ -132,7 +133,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.MaxFrameSize, minMaxFrameSize)
 	d.MaxFrameSize = min(max(d.MaxFrameSize, minMaxFrameSize), maxMaxFrameSize)
 	setDefault(&d.MaxHeaderListSize, 64<<10)
-	setDefault(&d.MaxHeaderBlock, int(min(4*int64(d.MaxHeaderListSize), 1<<30)))
+	setDefault(&d.MaxHeaderBlock, int(min(max(4*int64(d.MaxHeaderListSize), 64<<10), 1<<30)))
 	setDefault(&d.MaxContinuations, 256)
 	setDefault(&d.DecoderTableSize, 4096)
 	d.DecoderTableSize = max(d.DecoderTableSize, 0)

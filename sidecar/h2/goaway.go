@@ -68,7 +68,6 @@ func (s *Session) handleGoAway(f frameHeader, p []byte) error {
 	}
 	last := binary.BigEndian.Uint32(p) & maxStreamID
 	code := http2.ErrCode(binary.BigEndian.Uint32(p[4:]))
-	s.peer.goAway = true
 	if s.role == Client {
 		s.draining = true
 		s.declined(last, code)
@@ -92,13 +91,13 @@ func (s *Session) declined(last uint32, code http2.ErrCode) {
 		s.closeStream(st, end)
 	}
 	for _, st := range s.streams.all(func(st *Stream) bool { return st.id > last }) {
-		if st.replied {
-			// The peer answered what it says it will not process: believe the
-			// answer, as a replay might run the request twice.
-			s.closeStream(st, StreamEnd{Kind: ConnectionLost, Code: code, Cause: ErrDraining})
-			continue
-		}
 		s.gone.add(st.id)
+		end := end
+		if st.replied {
+			// The peer answered what it says it will not process: a replay
+			// might run the request twice.
+			end.Kind = ConnectionLost
+		}
 		s.closeStream(st, end)
 	}
 }

@@ -38,9 +38,9 @@ var whyBad = [...]string{
 	classRegular:    "",
 }
 
-// classify judges one field.
-func classify(name, value string) class {
-	if !validValue(value) {
+// classify judges one field; valid says whether validValue passed its value.
+func classify(name, value string, valid bool) class {
+	if !valid {
 		return classBadValue
 	}
 	if len(name) > 0 && name[0] == ':' {
@@ -69,7 +69,7 @@ func classify(name, value string) class {
 		// connection-specific header fields" (RFC 9113 section 8.2.2)
 		return classConnection
 	case "te":
-		if value != "trailers" {
+		if trimValue(value) != "trailers" {
 			return classBadTE
 		}
 	}
@@ -91,25 +91,16 @@ func validName(name string) bool {
 	return true
 }
 
-// validValue: RFC 9113 section 8.2.1: no NUL, LF or CR.
-func validValue(v string) bool {
-	for i := range len(v) {
-		if c := v[i]; c <= '\r' && (c == 0 || c == '\n' || c == '\r') {
-			return false
-		}
-	}
-	return true
-}
-
 // trimValue drops white space around a value. RFC 9113 section 8.2.1 calls such
 // a message malformed, but gRPC libraries send it (a grpc-message that ends in a
 // space), check for it nowhere, and would lose RPCs by the letter. It is not
 // part of the value (RFC 9110 section 5.5), so what goes on is well-formed.
-func trimValue(v string) string {
-	if n := len(v); n > 0 && (v[0] <= ' ' || v[n-1] <= ' ') {
-		return strings.Trim(v, " \t")
-	}
-	return v
+func trimValue(v string) string { return strings.Trim(v, " \t") }
+
+// padded reports whether trimValue would change the value.
+func padded(v []byte) bool {
+	n := len(v)
+	return n > 0 && (v[0] == ' ' || v[0] == '\t' || v[n-1] == ' ' || v[n-1] == '\t')
 }
 
 // section is one decoded field section, and what it says.
@@ -139,18 +130,22 @@ func (c *section) reset() {
 	*c = section{fields: c.fields[:0], limit: c.limit, contentLength: -1}
 }
 
-func (c *section) add(f hpack.HeaderField, cl class) {
-	c.size += f.Size()
+func (c *section) add(e *entry) {
+	c.size += e.size()
 	if c.size > c.limit {
 		c.tooLarge = true
 		return
+	}
+	f, cl := e.HeaderField, e.class
+	if e.padded {
+		f.Value = trimValue(f.Value)
 	}
 	c.fields = append(c.fields, f)
 	switch {
 	case cl == classRegular:
 		c.regular = true
 	case cl <= classStatus:
-		c.addPseudo(f, cl)
+		c.addPseudo(f.Value, cl)
 	case cl == classContentLength:
 		c.regular = true
 		c.addContentLength(f.Value)
@@ -159,7 +154,7 @@ func (c *section) add(f hpack.HeaderField, cl class) {
 	}
 }
 
-func (c *section) addPseudo(f hpack.HeaderField, cl class) {
+func (c *section) addPseudo(v string, cl class) {
 	bit := uint8(1) << cl
 	switch {
 	case c.regular:
@@ -170,17 +165,17 @@ func (c *section) addPseudo(f hpack.HeaderField, cl class) {
 	c.seen |= bit
 	switch cl {
 	case classMethod:
-		c.head = f.Value == "HEAD"
-		c.connect = f.Value == "CONNECT"
-		if f.Value == "" {
+		c.head = v == "HEAD"
+		c.connect = v == "CONNECT"
+		if v == "" {
 			c.bad = "an empty :method"
 		}
 	case classScheme:
-		c.web = f.Value == "http" || f.Value == "https"
+		c.web = v == "http" || v == "https"
 	case classPath:
-		c.path = f.Value
+		c.path = v
 	case classStatus:
-		c.status = parseStatus(f.Value)
+		c.status = parseStatus(v)
 	}
 }
 

@@ -3,6 +3,8 @@
 
 package h2
 
+import "hash/maphash"
+
 // Pool keeps streams and buffers for reuse by all sessions of one loop. The zero
 // value is ready; it has one owner. What it keeps is bounded: the rest is the
 // garbage collector's.
@@ -10,6 +12,7 @@ type Pool struct {
 	streams []*Stream
 	chunks  []*chunk
 	buffers [][]byte
+	strings []string // intern table: a string has one slot, by its hash
 }
 
 const (
@@ -31,12 +34,14 @@ func (p *Pool) getStream() *Stream {
 	st := p.streams[n-1]
 	p.streams[n-1] = nil
 	p.streams = p.streams[:n-1]
+	st.closed = false
 	return st
 }
 
 func (p *Pool) putStream(st *Stream) {
+	clear(st.trailers)
 	trailers := st.trailers[:0]
-	*st = Stream{}
+	*st = Stream{closed: true} // deaf, should a caller have kept it
 	if cap(trailers) <= 16 {
 		st.trailers = trailers
 	}
@@ -146,3 +151,28 @@ func (q *chunkQueue) free(p *Pool) {
 	}
 	*q = chunkQueue{}
 }
+
+// intern returns b as a string, without an allocation if it was seen lately:
+// header names and values come again and again, also where their table is too
+// small to hold them.
+func (p *Pool) intern(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	if len(b) > maxIntern {
+		return string(b)
+	}
+	if p.strings == nil {
+		p.strings = make([]string, internSlots)
+	}
+	slot := &p.strings[maphash.Bytes(hpackTables.seed, b)%internSlots]
+	if *slot != string(b) {
+		*slot = string(b)
+	}
+	return *slot
+}
+
+const (
+	internSlots = 1024
+	maxIntern   = 128
+)

@@ -135,7 +135,15 @@ func (s *Session) receiveOnUnknown(id uint32, sec *section, end bool, verdict er
 		if s.gone.has(id) || s.beyondGoAway(id) {
 			return s.spendOn(AbuseIgnored)
 		}
+		if id > s.skipped[0] && id < s.skipped[1] {
+			// "An endpoint that receives an unexpected stream identifier MUST
+			// respond with a connection error" (RFC 9113 section 5.1.1)
+			return connError(http2.ErrCodeProtocol, "HEADERS with an id below the last one")
+		}
 		return connError(http2.ErrCodeStreamClosed, "HEADERS on a closed stream")
+	}
+	if id > s.lastPeerID+2 {
+		s.skipped = [2]uint32{s.lastPeerID, id}
 	}
 	s.lastPeerID = id
 	return s.receiveRequest(id, sec, end, verdict)

@@ -69,13 +69,14 @@ type Session struct {
 	gone    resetRing  // streams we reset: frames for them may still be on their way
 	dead    *Stream    // closed, to be pooled when no handler can hold them any more
 
-	lastPeerID  uint32 // highest stream id the peer opened (Server)
-	nextID      uint32 // next id to use (Client)
-	reserved    int    // streams opened here that have no id yet (Client)
-	goAwayLimit uint32 // ids above it are not processed (Server: our GOAWAY; Client: the peer's)
-	draining    bool   // GOAWAY sent or seen: no more streams are opened
-	finalGoAway bool   // our GOAWAY with the real last id is out
-	wantedSlot  bool   // Open failed for want of a slot
+	lastPeerID  uint32    // highest stream id the peer opened (Server)
+	skipped     [2]uint32 // the last gap in the ids that the peer used: above the first, below the second
+	nextID      uint32    // next id to use (Client)
+	reserved    int       // streams opened here that have no id yet (Client)
+	goAwayLimit uint32    // ids above it are not processed (Server: our GOAWAY; Client: the peer's)
+	draining    bool      // GOAWAY sent or seen: no more streams are opened
+	finalGoAway bool      // our GOAWAY with the real last id is out
+	wantedSlot  bool      // Open failed for want of a slot
 
 	peer        peerSettings
 	established bool
@@ -98,7 +99,8 @@ func New(role Role, cfg *Config, h SessionHandler, now time.Time) *Session {
 	s.recvWindow = initialWindow
 	s.recvInitial = initialWindow
 	s.sendWindow = initialWindow
-	s.dec.init(s.cfg.DecoderTableSize, s.cfg.MaxHeaderListSize)
+	s.dec.init(s.pool, s.cfg.MaxHeaderListSize)
+	s.dec.allow(uint32(s.cfg.DecoderTableSize), false)
 	s.enc.init(s.cfg.EncoderTableSize)
 	s.initLimits()
 	s.out.notified = true // the caller looks by itself after New
@@ -131,7 +133,10 @@ func (s *Session) OpenStreams() int { return s.streams.len() + s.reserved }
 // Finished reports whether nothing is left to do but to close the transport:
 // the session drains or failed, no stream is open and the output is written.
 func (s *Session) Finished() bool {
-	return s.Draining() && s.OpenStreams() == 0 && s.out.len() == 0 && (s.err != nil || s.role == Client || s.finalGoAway || s.peer.goAway)
+	if !s.Draining() || s.OpenStreams() > 0 || s.out.len() > 0 {
+		return false
+	}
+	return s.err != nil || s.role == Client || s.finalGoAway
 }
 
 // Err returns what ended the session, nil while it lives.

@@ -15,7 +15,6 @@ type peerSettings struct {
 	maxFrameSize  uint32
 	maxStreams    uint32 // Client only
 	maxHeaderList uint32
-	goAway        bool // GOAWAY was received
 }
 
 func defaultPeerSettings() peerSettings {
@@ -171,6 +170,7 @@ func (s *Session) settingsAcked() error {
 	}
 	s.timers.acked = true
 	s.timers.settings = 0
+	s.dec.allow(uint32(s.cfg.DecoderTableSize), true)
 	delta := s.cfg.StreamWindow - s.recvInitial
 	s.recvInitial = s.cfg.StreamWindow
 	for _, st := range s.streams.slots {
