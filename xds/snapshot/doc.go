@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+// Package snapshot turns Services, EndpointSlices, Pods and Nodes into the
+// resources that sidecars are sent. It is pure: no goroutines, no clock, no
+// sockets, no Kubernetes types.
+//
+//	Change ──Apply──▶ Store ──Drain──▶ topics that changed
+//	                    │
+//	                    ├─Destination(name) ─▶ *Resource, the topics it depends on
+//	                    └─Collection(service) ─▶ sets of endpoint *Resources
+//
+// An arrow is a function call. The Store keeps the inputs and their indexes and
+// nothing that was derived from them but a cache of host names; what is asked
+// for is computed when it is asked for. So any order of changes that ends in
+// the same inputs ends in the same resources (a property test holds this), and
+// what nobody subscribes to costs nothing.
+//
+// # What is incremental
+//
+// A change names the topics it touches, at most a few services and addresses.
+// A collection is built anew from the slices of its one service, but each
+// endpoint that stayed the same keeps its *Resource, a collection that stayed
+// the same keeps its *Collection, and a node's view that stayed the same keeps
+// its *Set. Pointer equality is therefore "nothing to send", and the difference
+// of two sets is a walk over pointers: one endpoint's change costs its own bytes.
+//
+// # Versions
+//
+// A resource's version is a hash of its bytes, not a counter: two replicas give
+// the same version to the same content, and a sidecar that reconnects to the
+// other one is sent only what differs.
+//
+// # Endpoint states
+//
+// The EndpointSlice says what is ready, the Pod what is about to be:
+//
+//	slice                             pod                          state
+//	ready, not terminating            not being deleted            HEALTHY   (ready)
+//	not ready                         all containers but our       UNHEALTHY (warming)
+//	                                  sidecar are ready
+//	not ready                         anything else                not sent
+//	terminating, serving or ready     any                          DRAINING
+//	ready or serving                  being deleted                DRAINING
+//	terminating, neither              any                          not sent
+//	any                               gone (seen and deleted)      not sent
+//
+// A Pod that was never seen does not count against its endpoint: the two
+// watches run at their own pace and the slice may be ahead.
+//
+// # Host names
+//
+// Names mean what cluster DNS would make of them with the client's search list
+// ("<namespace>.svc.<domain> svc.<domain> <domain>"), in that order.
+//
+// # Limitations
+//
+// NodePorts, load-balancer and external IPs are not destinations: a connection
+// to them is relayed to where the app meant. A Pod on the host's network is not
+// found by its address, which is the node's. Only the first address of a slice's
+// endpoint is used, as kube-proxy does. Search lists changed by a Pod's
+// dnsConfig are not known.
+package snapshot

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package snapshot
+
+import (
+	"net/netip"
+	"strings"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+)
+
+// hostTable holds a headless Service's endpoints by the label that cluster DNS
+// gives them: the Pod's hostname (StatefulSets set it) or else its address with
+// dashes for dots and colons.
+type hostTable map[string]*candidate
+
+func (s *Store) hostsOf(svc *Service) hostTable {
+	if t, ok := s.hosts[svc.Key]; ok {
+		return t
+	}
+	t := hostTable{}
+	for _, sl := range s.slices[svc.Key] {
+		for i := range sl.Endpoints {
+			ep := &sl.Endpoints[i]
+			if _, gone := s.gone[ep.PodUID]; gone && ep.PodUID != "" {
+				continue
+			}
+			label := ep.Hostname
+			if label == "" {
+				label = dashed(ep.Addr)
+			}
+			c := &candidate{Endpoint: *ep}
+			if old, ok := t[label]; !ok || s.betterHost(svc, c, old) {
+				t[label] = c
+			}
+		}
+	}
+	s.hosts[svc.Key] = t
+	return t
+}
+
+// betterHost decides between two endpoints of one name: a StatefulSet's Pod and
+// its predecessor, or the two families of one Pod. A Pod that is not ready keeps
+// its name here: who dials it means that Pod and no other.
+func (s *Store) betterHost(svc *Service, a, b *candidate) bool {
+	rank := func(c *candidate) int {
+		switch s.health(svc, c) {
+		case corepb.HealthStatus_HEALTHY:
+			return 3
+		case corepb.HealthStatus_UNHEALTHY:
+			return 2
+		case corepb.HealthStatus_DRAINING:
+			return 1
+		}
+		return 0
+	}
+	if ra, rb := rank(a), rank(b); ra != rb {
+		return ra > rb
+	}
+	if pa, pb := a.Addr.Is6() == svc.PreferIPv6, b.Addr.Is6() == svc.PreferIPv6; pa != pb {
+		return pa
+	}
+	if c := a.Addr.Compare(b.Addr); c != 0 {
+		return c < 0
+	}
+	return a.PodUID > b.PodUID
+}
+
+func dashed(a netip.Addr) string {
+	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
+}
+
+// parseDashed is the inverse of dashed. IPv6 is tried with every dash as a
+// colon; a compressed address keeps its double dash.
+func parseDashed(s string) (netip.Addr, bool) {
+	if a, err := netip.ParseAddr(strings.ReplaceAll(s, "-", ".")); err == nil && a.Is4() {
+		return a, true
+	}
+	a, err := netip.ParseAddr(strings.ReplaceAll(s, "-", ":"))
+	return a, err == nil && a.Is6() && !a.Is4In6()
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"evenkeel.dev/xds/snapshot"
+)
+
+// ErrNoCluster is returned when there is no API server to ask.
+var ErrNoCluster = errors.New("no cluster")
+
+// KubeConfig configures the source that watches an API server.
+type KubeConfig struct {
+	// Logger is required.
+	Logger *slog.Logger
+	// Registerer takes the metrics. Nil: they are kept but not registered.
+	Registerer prometheus.Registerer
+	// Kubeconfig is a file. Empty: the service account of the pod it runs in.
+	Kubeconfig string
+}
+
+// Kube is the source that watches an API server.
+type Kube struct {
+	log     *slog.Logger
+	client  kubernetes.Interface
+	metrics *metrics
+	queue   *queue
+
+	mu      sync.Mutex
+	invalid map[ref]struct{} // objects with problems
+}
+
+// Connect reads the credentials; it does not wait for the API server.
+func Connect(cfg KubeConfig) (*Kube, error) {
+	rc, err := restConfig(cfg.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	// Pods are many: protobuf costs a fraction of JSON in memory and time.
+	rc.ContentType = "application/vnd.kubernetes.protobuf"
+	rc.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	rc.UserAgent = "evenkeel-xds"
+	client, err := kubernetes.NewForConfig(rc)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	return newKube(cfg, client)
+}
+
+func newKube(cfg KubeConfig, client kubernetes.Interface) (*Kube, error) {
+	if cfg.Logger == nil {
+		return nil, errors.New("watch: Logger: required")
+	}
+	k := &Kube{
+		log:     cfg.Logger,
+		client:  client,
+		metrics: newMetrics(),
+		queue:   newQueue(),
+		invalid: map[ref]struct{}{},
+	}
+	if err := k.metrics.register(cfg.Registerer); err != nil {
+		return nil, fmt.Errorf("watch: metrics: %w", err)
+	}
+	return k, nil
+}
+
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig != "" {
+		rc, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("%w: kubeconfig %s: %s", ErrNoCluster, kubeconfig, err)
+		}
+		return rc, nil
+	}
+	rc, err := rest.InClusterConfig()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, fmt.Errorf("%w: this is not a pod of a Kubernetes cluster", ErrNoCluster)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: in-cluster credentials: %s", ErrNoCluster, err)
+	}
+	return rc, nil
+}
+
+// item is what the informers keep of an object: its name and the snapshot's own
+// input, which the snapshot shares. A Pod of 10 KiB becomes a few hundred bytes.
+type item struct {
+	metav1.ObjectMeta
+	change   snapshot.Change
+	problems problems
+}
+
+// trim is the informers' transform: it runs before an object is stored. It may
+// be called again with what it returned.
+func trim(obj any) (any, error) {
+	if _, ok := obj.(*item); ok {
+		return obj, nil
+	}
+	m, ok := obj.(metav1.Object)
+	if !ok {
+		return obj, nil // a tombstone, whose object went through here before
+	}
+	c, ps := convert(obj)
+	return &item{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUID(), ResourceVersion: m.GetResourceVersion(),
+		},
+		change:   c,
+		problems: ps,
+	}, nil
+}
+
+// Run watches until ctx is done. It returns when all it started has stopped.
+func (k *Kube) Run(ctx context.Context, sink Sink) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// client-go logs through the context.
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(k.log.Handler()))
+
+	all := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithTransform(trim))
+	// Pods that have ended hold nothing; for the watch they are deleted.
+	running := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithTransform(trim),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
+		}))
+	watched := map[string]cache.SharedIndexInformer{
+		"services":       all.Core().V1().Services().Informer(),
+		"endpointslices": all.Discovery().V1().EndpointSlices().Informer(),
+		"nodes":          all.Core().V1().Nodes().Informer(),
+		"pods":           running.Core().V1().Pods().Informer(),
+	}
+	synced := map[string]cache.InformerSynced{}
+	for name, inf := range watched {
+		if err := inf.SetWatchErrorHandlerWithContext(k.watchError(name)); err != nil {
+			return fmt.Errorf("watch %s: %w", name, err)
+		}
+		reg, err := inf.AddEventHandler(k.handler())
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", name, err)
+		}
+		synced[name] = reg.HasSynced // the handler has seen the whole first list
+	}
+	all.StartWithContext(ctx)
+	running.StartWithContext(ctx)
+	defer all.Shutdown()
+	defer running.Shutdown()
+	defer cancel() // before the Shutdowns, which wait
+
+	if err := k.waitSynced(ctx, synced); err != nil {
+		return nil // ctx is done
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { k.measureAge(ctx, watched) })
+	k.queue.deliver(ctx, sink)
+	wg.Wait()
+	return nil
+}
+
+// waitSynced says from time to time what it still waits for: without the right
+// to list one of the resources it would wait for ever.
+func (k *Kube) waitSynced(ctx context.Context, synced map[string]cache.InformerSynced) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	start := time.Now()
+	nextLog := 5 * time.Second
+	for {
+		var missing []string
+		for name, ok := range synced {
+			if !ok() {
+				missing = append(missing, name)
+			}
+		}
+		if len(missing) == 0 {
+			k.log.Info("all resources are synced", "took", time.Since(start))
+			return nil
+		}
+		if waited := time.Since(start); waited > nextLog {
+			k.log.Warn("still waiting for the first list from the API server; see the errors above", "resources", missing, "waited", waited)
+			nextLog = 2 * waited
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// handler is the one handler of all resources. It never blocks.
+func (k *Kube) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    k.changed,
+		UpdateFunc: func(_, obj any) { k.changed(obj) },
+		DeleteFunc: k.deleted,
+	}
+}
+
+func (k *Kube) changed(obj any) {
+	it, ok := obj.(*item)
+	if !ok {
+		k.log.Error("the informer delivered an object that was not trimmed; ignored", "type", fmt.Sprintf("%T", obj))
+		return
+	}
+	k.report(it)
+	k.queue.put(it.change, time.Now())
+}
+
+func (k *Kube) deleted(obj any) {
+	// The watch was interrupted and the object had gone meanwhile.
+	if t, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = t.Obj
+	}
+	it, ok := obj.(*item)
+	if !ok {
+		k.log.Error("the informer delivered a deletion without its object; ignored", "type", fmt.Sprintf("%T", obj))
+		return
+	}
+	k.report(&item{change: it.change})
+	k.queue.put(snapshot.Change{Kind: it.change.Kind, Key: it.change.Key}, time.Now())
+}
+
+// report logs the problems of an object each time that it changes.
+func (k *Kube) report(it *item) {
+	r := ref{it.change.Kind, it.change.Key}
+	k.mu.Lock()
+	if len(it.problems) == 0 {
+		delete(k.invalid, r)
+	} else {
+		k.invalid[r] = struct{}{}
+	}
+	k.metrics.invalid.Set(float64(len(k.invalid)))
+	k.mu.Unlock()
+	for _, p := range it.problems {
+		k.log.Warn("an object has a field that cannot be used", "kind", r.kind.String(), "object", r.key.String(), "field", p.field, "problem", p.text)
+	}
+}
+
+func (k *Kube) watchError(name string) cache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, r *cache.Reflector, err error) {
+		if ctx.Err() != nil {
+			return
+		}
+		k.metrics.errors.WithLabelValues(name).Inc()
+		k.log.Warn("watch interrupted; it is taken up again", "resource", name, "error", err)
+	}
+}
+
+// measureAge is the self-check: a watch that is alive moves its resource
+// version on, if only by the API server's bookmark once a minute. A watch that
+// looks open but brings nothing more shows as an age that grows.
+func (k *Kube) measureAge(ctx context.Context, watched map[string]cache.SharedIndexInformer) {
+	type progress struct {
+		version string
+		at      atomic.Int64
+	}
+	seen := map[string]*progress{}
+	for name, inf := range watched {
+		p := &progress{version: inf.LastSyncResourceVersion()}
+		p.at.Store(time.Now().UnixNano())
+		seen[name] = p
+		k.metrics.setAge(name, func() float64 { return time.Since(time.Unix(0, p.at.Load())).Seconds() })
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for name, inf := range watched {
+			if v, p := inf.LastSyncResourceVersion(), seen[name]; v != p.version {
+				p.version = v
+				p.at.Store(time.Now().UnixNano())
+			}
+		}
+	}
+}

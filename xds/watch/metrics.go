@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package watch
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	errors  *prometheus.CounterVec
+	invalid prometheus.Gauge
+	age     *ages
+}
+
+// ages computes each resource's age when it is asked for, so that the gauge
+// grows also when nothing runs any more.
+type ages struct {
+	desc *prometheus.Desc
+	mu   sync.Mutex
+	of   map[string]func() float64
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "evenkeel_xds_watch_errors_total", Help: "Interrupted watches and failed reads of a source.",
+		}, []string{"resource"}),
+		invalid: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "evenkeel_xds_invalid_objects", Help: "Objects (or files) with a field that cannot be used; the log names it.",
+		}),
+		age: &ages{
+			desc: prometheus.NewDesc("evenkeel_xds_watch_age_seconds",
+				"Time since the source last showed that it is alive. Above 120 it is likely to be stuck.", []string{"resource"}, nil),
+			of: map[string]func() float64{},
+		},
+	}
+}
+
+func (m *metrics) register(r prometheus.Registerer) error {
+	if r == nil {
+		return nil
+	}
+	return errors.Join(r.Register(m.errors), r.Register(m.invalid), r.Register(m.age))
+}
+
+func (m *metrics) setAge(resource string, f func() float64) {
+	m.age.mu.Lock()
+	defer m.age.mu.Unlock()
+	m.age.of[resource] = f
+}
+
+// Describe is part of prometheus.Collector.
+func (a *ages) Describe(ch chan<- *prometheus.Desc) { ch <- a.desc }
+
+// Collect is part of prometheus.Collector.
+func (a *ages) Collect(ch chan<- prometheus.Metric) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, f := range a.of {
+		ch <- prometheus.MustNewConstMetric(a.desc, prometheus.GaugeValue, f(), name)
+	}
+}
