@@ -57,7 +57,8 @@ type Limits struct {
 	EmptyData Limit
 	// WindowUpdate: 10,000, 1,000/s. A DATA frame sent earns ten, a stream two.
 	WindowUpdate Limit
-	// Ignored: 10,000, 1,000/s. A stream earns ten.
+	// Ignored: 10,000, 1,000/s. A request received earns ten, a stream that we
+	// reset four.
 	Ignored Limit
 }
 
@@ -137,6 +138,9 @@ func (s *Session) earnByRequest() {
 	s.limits[AbuseWindowUpdate].earn(2)
 	s.limits[AbuseIgnored].earn(10)
 }
+
+// earnByReset: a response's sections, and the peer's own reset, may cross ours.
+func (s *Session) earnByReset() { s.limits[AbuseIgnored].earn(4) }
 
 func (s *Session) earnByData() {
 	s.limits[AbuseEmptyData].earn(1)

@@ -113,6 +113,9 @@ func (s *Session) enter(now time.Time) {
 	if d := now.Sub(s.epoch); d > s.now {
 		s.now = d
 	}
+	if s.timers.woke {
+		s.timers.woke, s.timers.active = false, s.now
+	}
 	for st := s.dead; st != nil; {
 		next := st.next
 		s.pool.putStream(st)

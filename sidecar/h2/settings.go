@@ -176,6 +176,7 @@ func (s *Session) settingsAcked() error {
 	for _, st := range s.streams.slots {
 		if st != nil {
 			st.recvWindow += delta
+			st.giveBack(0) // what is owed may be worth a frame by the new measure
 		}
 	}
 	for st := s.unsent.first; st != nil; st = st.next {

@@ -141,6 +141,7 @@ func (st *Stream) Reset(code http2.ErrCode) {
 	if st.id != 0 && s.err == nil {
 		s.writeRST(st.id, code)
 		s.gone.add(st.id)
+		s.earnByReset()
 	}
 	s.closeStream(st, StreamEnd{Kind: kind, Code: code})
 }

@@ -24,6 +24,7 @@ func (s *Session) Open(h StreamHandler) (*Stream, error) {
 		s.wantedSlot = true
 		return nil, ErrNoCapacity
 	}
+	s.timers.woke = s.timers.woke || s.OpenStreams() == 0
 	st := s.newStream(0)
 	st.h = h
 	s.reserved++

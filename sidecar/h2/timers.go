@@ -16,6 +16,9 @@ type timers struct {
 	acked    bool          // they are
 	drain    time.Duration // the second step of a graceful GOAWAY
 
+	woke   bool          // the first stream was opened, at a time that the next call tells
+	active time.Duration // when that was
+
 	pinged   time.Duration // when the PING that is unanswered was sent, + 1 ns
 	pingUser bool          // it was Session.Ping's
 }
@@ -96,12 +99,12 @@ func (s *Session) headerDeadline() time.Duration {
 func (s *Session) keepaliveDeadline() time.Duration {
 	if s.timers.pinged > 0 {
 		// Anything that arrives is a sign of life.
-		return max(s.timers.pinged, s.recv.last) + s.cfg.KeepaliveTimeout
+		return max(s.timers.pinged-1, s.recv.last) + s.cfg.KeepaliveTimeout
 	}
 	if s.cfg.KeepaliveInterval <= 0 || s.OpenStreams() == 0 || !s.established {
 		return 0
 	}
-	return s.recv.last + s.cfg.KeepaliveInterval
+	return max(s.recv.last, s.timers.active) + s.cfg.KeepaliveInterval
 }
 
 // Ping asks for a sign of life; SessionHandler.PongReceived tells the answer. It
