@@ -4,6 +4,7 @@
 package h2
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 )
@@ -19,7 +20,20 @@ type fieldDecoder struct {
 	allowed uint32 // what a size update may ask for
 	shrink  bool   // our SETTINGS took effect: a size update must come first
 	scratch []byte
+	known   [8]knownBlock
 }
+
+// knownBlock is a short field block and its section. While the table stays as it
+// was the same block means the same, which saves most of the work for what most
+// RPCs have: a response's headers, trailers, a request without unique fields.
+type knownBlock struct {
+	block []byte
+	state tableState
+	sec   section
+}
+
+// maxKnown is the longest block that is remembered; one of indexes is shorter.
+const maxKnown = 64
 
 var (
 	errTruncated  = errors.New("hpack: field block ends inside a field")
@@ -51,6 +65,28 @@ func (d *fieldDecoder) allow(size uint32, acked bool) {
 
 // decode reads a whole field block. The section is valid until the next call.
 func (d *fieldDecoder) decode(p []byte) (*section, error) {
+	if len(p) == 0 || len(p) > maxKnown {
+		return d.decodeFields(p)
+	}
+	k := &d.known[(int(p[0])+int(p[len(p)-1])*3+len(p))%len(d.known)]
+	before := d.table.state()
+	if k.state == before && bytes.Equal(k.block, p) && !d.shrink {
+		fields := append(d.sec.fields[:0], k.sec.fields...)
+		d.sec = k.sec
+		d.sec.fields = fields
+		return &d.sec, nil
+	}
+	sec, err := d.decodeFields(p)
+	if err == nil && d.table.state() == before && !sec.tooLarge {
+		fields := append(k.sec.fields[:0], sec.fields...)
+		k.block = append(k.block[:0], p...)
+		k.state, k.sec = before, *sec
+		k.sec.fields = fields
+	}
+	return sec, err
+}
+
+func (d *fieldDecoder) decodeFields(p []byte) (*section, error) {
 	d.sec.reset()
 	p, err := d.sizeUpdates(p)
 	if err != nil {

@@ -5,6 +5,7 @@ package h2
 
 import (
 	"math"
+	"slices"
 
 	"golang.org/x/net/http2/hpack"
 )
@@ -26,6 +27,15 @@ type fieldEncoder struct {
 	exact [256]uint32 // serial
 	names [64]uint32  // serial
 	learn [64]learned // by hash of the name
+
+	known [8]encodedBlock
+}
+
+// encodedBlock is a short field block, as in fieldDecoder.
+type encodedBlock struct {
+	fields []hpack.HeaderField
+	state  tableState
+	block  []byte
 }
 
 // learned is what was seen of the values of one name.
@@ -69,8 +79,22 @@ func (e *fieldEncoder) append(b []byte, fields []hpack.HeaderField) []byte {
 		b = appendInt(b, 0x20, 5, e.table.maxSize)
 		e.update, e.least = false, math.MaxUint32
 	}
+	if len(fields) == 0 {
+		return b
+	}
+	k := &e.known[(len(fields)+len(fields[0].Name))%len(e.known)]
+	before := e.table.state()
+	if k.state == before && slices.Equal(k.fields, fields) {
+		return append(b, k.block...)
+	}
+	start := len(b)
 	for i := range fields {
 		b = e.appendField(b, &fields[i])
+	}
+	if block := b[start:]; len(block) <= maxKnown && e.table.state() == before {
+		k.state = before
+		k.fields = append(k.fields[:0], fields...)
+		k.block = append(k.block[:0], block...)
 	}
 	return b
 }

@@ -4,7 +4,9 @@
 package h2
 
 import (
+	"encoding/binary"
 	"hash/maphash"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/http2/hpack"
@@ -116,6 +118,15 @@ type dynamicTable struct {
 	maxSize uint32
 }
 
+// tableState tells apart any two states of a table in which an index may mean
+// different fields.
+type tableState struct {
+	added, maxSize uint32
+	n              int
+}
+
+func (t *dynamicTable) state() tableState { return tableState{t.added, t.maxSize, t.n} }
+
 // bySerial returns an entry that is in the table.
 func (t *dynamicTable) bySerial(serial uint32) *entry {
 	return &t.ring[(serial-1)&uint32(len(t.ring)-1)]
@@ -163,18 +174,19 @@ func (t *dynamicTable) grow() {
 	}
 }
 
-// huffmanTable decodes RFC 7541 appendix B's code: the next 12 bits give one or
+// huffmanTable decodes RFC 7541 appendix B's code: the next 14 bits give one or
 // two symbols, or say that the code is longer; then it is found by its length,
 // as the code is canonical.
 type huffmanTable struct {
-	short [1 << huffmanBits]uint32 // symbol, symbol, length of the first, of both; 0: longer
+	short [1 << huffmanBits]uint32 // symbol, symbol, how many, their bits; 0: longer
 	first [31]uint32               // by length: the first code
 	count [31]uint32
 	start [31]int // of the symbols with that length in syms
 	syms  []byte
 }
 
-const huffmanBits = 12
+// huffmanBits: two letters have 12 to 14 bits.
+const huffmanBits = 14
 
 func (h *huffmanTable) build() {
 	var code [256]uint32
@@ -207,7 +219,11 @@ func (h *huffmanTable) build() {
 			continue
 		}
 		b, nb := h.match(bits<<na, huffmanBits-na)
-		h.short[i] = uint32(a) | uint32(b)<<8 | uint32(na)<<16 | uint32(na+nb)<<24
+		n := uint32(1)
+		if nb > 0 {
+			n = 2
+		}
+		h.short[i] = uint32(a) | uint32(b)<<8 | n<<16 | uint32(na+nb)<<24
 	}
 }
 
@@ -223,33 +239,43 @@ func (h *huffmanTable) match(bits uint32, limit int) (sym byte, n int) {
 
 // decode appends the decoded string to dst; ok is false for a malformed one.
 func (h *huffmanTable) decode(dst, src []byte) (out []byte, ok bool) {
+	// A symbol has at least 5 bits; one more, as two are written at a time.
+	at := len(dst)
+	dst = slices.Grow(dst, len(src)*8/5+2)
+	dst = dst[:cap(dst)]
 	var acc uint64 // its low n bits are still to be decoded
-	var n int
+	var n uint
 	for {
-		for n <= 48 && len(src) > 0 {
-			acc = acc<<8 | uint64(src[0])
-			src = src[1:]
-			n += 8
-		}
-		if n < 30 && len(src) == 0 {
-			return h.decodeTail(dst, acc, n)
+		if len(src) >= 4 {
+			acc = acc<<32 | uint64(binary.BigEndian.Uint32(src))
+			src = src[4:]
+			n += 32
+		} else {
+			for _, b := range src {
+				acc = acc<<8 | uint64(b)
+				n += 8
+			}
+			src = nil
 		}
 		for n >= 30 {
 			e := h.short[acc>>(n-huffmanBits)&(1<<huffmanBits-1)]
 			if e == 0 {
 				sym, m := h.match(uint32(acc>>(n-30)<<2), 30)
 				if m == 0 {
-					return dst, false // EOS, which must not occur in a string
+					return dst[:at], false // EOS, which must not occur in a string
 				}
-				dst = append(dst, sym)
-				n -= m
+				dst[at] = sym
+				at++
+				n -= uint(m)
 				continue
 			}
-			dst = append(dst, byte(e))
-			if e>>24 != e>>16&0xff {
-				dst = append(dst, byte(e>>8))
-			}
-			n -= int(e >> 24)
+			dst[at] = byte(e)
+			dst[at+1] = byte(e >> 8)
+			at += int(e >> 16 & 0xff)
+			n -= uint(e >> 24)
+		}
+		if len(src) == 0 {
+			return h.decodeTail(dst[:at], acc, int(n))
 		}
 	}
 }
