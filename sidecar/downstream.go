@@ -34,8 +34,9 @@ type downSession struct {
 	cachedTable     *router.Table
 	cachedAuthority string
 
+	service string // the last one
+
 	streams uint64 // ever
-	renewed uint64 // streams at the last renewal
 }
 
 // HTTP2 implements listener.Handler.
@@ -107,13 +108,6 @@ func (d *downSession) shutdown(now time.Time) {
 	d.conn.MarkDirty()
 }
 
-// renew tells the control plane's client which destination is in use, so that it stays subscribed.
-func (d *downSession) renew(now time.Time) {
-	if d.streams == d.renewed && d.relays == 0 {
-		return
-	}
-	d.renewed = d.streams
-	if d.orig.IsValid() {
-		d.s.renew(now, router.Key{Addr: d.orig})
-	}
-}
+// uncache has the next stream ask the table again: the table notes which of its
+// destinations are in use, and forgets the others.
+func (d *downSession) uncache() { d.cached, d.cachedTable = nil, nil }

@@ -145,7 +145,6 @@ func (u *upHalf) Closed(_ *h2.Stream, end h2.StreamEnd) {
 	r := u.r
 	now := r.s.loop.Now()
 	r.up = nil
-	where := r.where()
 	switch {
 	case r.respEnd:
 		// Whatever came behind the whole response does not make it less whole.
@@ -159,30 +158,33 @@ func (u *upHalf) Closed(_ *h2.Stream, end h2.StreamEnd) {
 	case r.down == nil:
 		r.release(now)
 	case end.Kind == h2.Unprocessed && r.again(now, end):
-	case end.Kind == h2.Unprocessed:
-		r.attemptEnded(now, codeUnavailable)
-		r.release(now)
-		r.fail(now, codeUnavailable, "evenkeel: "+where+" refused the request unprocessed ("+reason(end)+"), and "+r.whyNotAgain())
 	case end.Kind == h2.ResetByPeer:
 		// The same code: the app's library makes of it what it would make of
 		// the server's own.
 		r.finish(now, codeOfReset(end.Code))
 		r.release(now)
 		r.resetDown(end.Code)
-	case errors.Is(end.Cause, h2.ErrHeadersTooLarge):
-		r.attemptEnded(now, codeResourceExhausted)
+	default:
+		c, msg := r.explain(end)
+		r.attemptEnded(now, c)
 		r.release(now)
-		r.fail(now, codeResourceExhausted, "evenkeel: the response headers of "+where+" are larger than the sidecar takes")
-	case end.Kind == h2.ResetLocally:
-		r.attemptEnded(now, codeInternal)
-		r.release(now)
-		r.fail(now, codeInternal, "evenkeel: "+where+" broke HTTP/2: "+reason(end))
-	default: // ConnectionLost; Complete is respEnd
-		r.attemptEnded(now, codeUnavailable)
-		r.release(now)
-		r.fail(now, codeUnavailable, "evenkeel: lost the connection to "+where+": "+reason(end))
+		r.fail(now, c, msg)
 	}
 	r.free()
+}
+
+// explain says what the app is told about an end that is not the server's own word.
+func (r *relay) explain(end h2.StreamEnd) (code, string) {
+	where := r.where()
+	switch {
+	case end.Kind == h2.Unprocessed:
+		return codeUnavailable, "evenkeel: " + where + " did not process the request (" + reason(end) + "), and " + r.whyNotAgain()
+	case errors.Is(end.Cause, h2.ErrHeadersTooLarge):
+		return codeResourceExhausted, "evenkeel: the response headers of " + where + " are larger than the sidecar takes"
+	case end.Kind == h2.ResetLocally:
+		return codeInternal, "evenkeel: " + where + " broke HTTP/2: " + reason(end)
+	}
+	return codeUnavailable, "evenkeel: lost the connection to " + where + ": " + reason(end) // Complete is respEnd
 }
 
 func reason(end h2.StreamEnd) string {

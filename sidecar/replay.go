@@ -44,7 +44,8 @@ func (r *relay) hold(p []byte) {
 
 // trim ends the keeping of a request that became too large while it waited.
 func (r *relay) trim() {
-	if r.keeping && len(r.kept) > 0 && len(r.kept) > r.s.cfg.ReplayBytes {
+	cfg := &r.s.cfg
+	if r.keeping && r.counted > 0 && (r.counted > cfg.ReplayBytes || r.s.keptBytes > cfg.ReplayBudget) {
 		r.forget()
 		r.s.stats.ReplayGivenUp++
 	}

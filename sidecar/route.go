@@ -52,7 +52,7 @@ func (r *relay) dispatch(now time.Time) {
 // route asks the table. Neither a service nor an address, and not asking: the relay has failed.
 func (r *relay) route(now time.Time) (svc *service, addr netip.AddrPort, asking bool) {
 	s, ds := r.s, r.ds
-	if ds.cached != nil && ds.cachedTable == s.table && ds.cachedAuthority == r.authority {
+	if ds.cached != nil && !ds.cached.ended && ds.cachedTable == s.table && ds.cachedAuthority == r.authority {
 		return ds.cached, netip.AddrPort{}, false
 	}
 	orig := ds.orig
@@ -68,6 +68,7 @@ func (r *relay) route(now time.Time) (svc *service, addr netip.AddrPort, asking 
 		svc := s.service(rt.Service)
 		if rt.N == 0 {
 			ds.cached, ds.cachedTable, ds.cachedAuthority = svc, s.table, r.authority
+			ds.service = svc.name
 		}
 		return svc, netip.AddrPort{}, false
 	case router.Pin, router.Relay:

@@ -16,6 +16,7 @@ type service struct {
 	name     string
 	b        *balancer.Balancer
 	answered bool // the control plane has sent its endpoints
+	ended    bool // it is no more; another may have its name by now
 	asked    time.Time
 	stats    rpcStats
 
@@ -129,6 +130,7 @@ func (svc *service) gone(now time.Time) {
 	for _, be := range svc.b.Endpoints() {
 		svc.drop(now, endpointOf(be))
 	}
+	svc.ended = true
 	delete(svc.s.services, svc.name)
 	svc.wake(now) // they are routed anew
 }

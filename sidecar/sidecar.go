@@ -63,7 +63,7 @@ type Stats struct {
 }
 
 // sweepEvery is how often what nobody uses is looked for.
-const sweepEvery = 10 * time.Second // also how often destinations in use are renewed
+const sweepEvery = 10 * time.Second
 
 // New assembles a Sidecar: accept → first bytes → HTTP/2 session → stream →
 // route → pick → session to the server. It accepts once Run is called.
@@ -192,13 +192,6 @@ func (s *Sidecar) ask(now time.Time, k router.Key) {
 	s.cfg.Resolver.Resolve(k)
 }
 
-// renew passes a question on again that was answered, as streams still depend on it.
-func (s *Sidecar) renew(now time.Time, k router.Key) {
-	if _, ok := s.asks[k]; !ok {
-		s.cfg.Resolver.Resolve(k)
-	}
-}
-
 // askedAt is when the youngest of a route's questions was first asked.
 func (s *Sidecar) askedAt(now time.Time, rt router.Route) time.Time {
 	at := time.Time{}
@@ -230,7 +223,7 @@ func (w sweeper) Expired(now time.Time, t *loop.Timer) {
 		t.collect(now)
 	}
 	for _, d := range s.downs {
-		d.renew(now)
+		d.uncache()
 	}
 	s.loop.SetTimer(t, now.Add(sweepEvery), w)
 }

@@ -129,9 +129,7 @@ func (s *Sidecar) snapshot(now time.Time) Snapshot {
 		if d.orig.IsValid() {
 			v.Orig = d.orig.String()
 		}
-		if d.cached != nil {
-			v.Service = d.cached.name
-		}
+		v.Service = d.service
 		snap.Downstream = append(snap.Downstream, v)
 	}
 	for r := range s.raws {
