@@ -80,10 +80,10 @@ func (h *Handler) report(req *admission.Request, pod *corev1.Pod, result Result,
 	h.Metrics.admitted(result)
 	for _, w := range result.Warnings {
 		log.Warn("pod admitted with a warning", "reason", w.Reason, "warning", w.Message)
-		// sideEffects: NoneOnDryRun is what the webhook's configuration promises.
-		if !dryRun {
-			h.Events.Warn(pod, w)
-		}
+	}
+	// sideEffects: NoneOnDryRun is what the webhook's configuration promises.
+	if !dryRun {
+		h.Events.Warn(pod, result.Warnings)
 	}
 	log.Debug("pod admitted", "outcome", result.Outcome, "reason", result.Reason, "dryRun", dryRun)
 }

@@ -96,7 +96,8 @@ func NewServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if _, err := mgr.GetCache().GetInformer(ctx, namespaces, cache.BlockUntilSynced(false)); err != nil {
 		return nil, fmt.Errorf("watch namespaces: %w", err)
 	}
-	hooks.Register(WebhookPath, Review(&admission.Webhook{Handler: &Handler{
+	// GetWebhookServer is also what makes the manager run it.
+	mgr.GetWebhookServer().Register(WebhookPath, Review(&admission.Webhook{Handler: &Handler{
 		Config:       cfg.Inject,
 		OwnNamespace: cfg.Certificates.Namespace,
 		Namespaces:   mgr.GetClient(),
