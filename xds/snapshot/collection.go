@@ -4,7 +4,6 @@
 package snapshot
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -22,25 +21,22 @@ type Collection struct {
 	// Marker is the resource which says that the first whole list was sent.
 	Marker *Resource
 
-	all *Set
-	// byNode is set when internalTrafficPolicy is Local: each node's own view.
+	all   *Set
+	specs []endpointSpec // what all's members were made of, in the same order
+	// byNode is set when internalTrafficPolicy is Local: each node's own view;
+	// empty is that of every other node.
 	byNode map[string]*Set
 	empty  *Set
-
-	members map[netip.AddrPort]member
 }
 
-type member struct {
-	spec     endpointSpec
-	resource *Resource
-}
-
-// Set is the endpoints that a client is to have, sorted by name. It is
-// immutable; two views are the same exactly when their pointers are.
+// Set is the endpoints that a client is to have. It is immutable; two views are
+// the same exactly when their pointers are.
 type Set struct {
 	Collection string
 	Marker     *Resource
-	Members    []*Resource
+	Members    []*Resource // sorted by address
+
+	addrs []netip.AddrPort // of the members
 }
 
 // View is what a client on the node is to have.
@@ -54,7 +50,8 @@ func (c *Collection) View(node string) *Set {
 	return c.empty
 }
 
-// endpointSpec is all that an endpoint's resource is made of.
+// endpointSpec is all that an endpoint's resource is made of, but for the
+// namespace, which is the Service's.
 type endpointSpec struct {
 	addr   netip.AddrPort
 	health corepb.HealthStatus
@@ -82,72 +79,56 @@ func (s *Store) Collection(svc xds.Service, prev *Collection) *Collection {
 	}
 	specs := s.endpoints(service, ports)
 	local := service.LocalOnly && !service.Headless
-	if prev != nil && local == (prev.byNode != nil) && prev.madeOf(specs) {
+	if prev != nil && local == (prev.byNode != nil) && slices.Equal(specs, prev.specs) {
 		return prev
 	}
-	c := &Collection{members: make(map[netip.AddrPort]member, len(specs))}
+	c := &Collection{specs: specs}
+	var old []endpointSpec // of prev, those that are still to be met
+	var oldMembers []*Resource
 	if prev != nil {
 		c.Name, c.Marker = prev.Name, prev.Marker
+		old, oldMembers = prev.specs, prev.all.Members
 	} else {
 		c.Name = xds.EndpointCollection(svc.String())
 		c.Marker = newResource(c.Name, xds.EndpointType, &endpointpb.LbEndpoint{})
 	}
-	members := make([]*Resource, 0, len(specs))
-	for addr, spec := range specs {
-		m := member{spec: spec}
-		if old, ok := prev.member(addr); ok && old.spec == spec {
-			m.resource = old.resource
-		} else {
-			m.resource = spec.resource(xds.EndpointName(svc.String(), addr))
+	c.all = c.newSet(len(specs))
+	for _, spec := range specs {
+		for len(old) > 0 && old[0].addr.Compare(spec.addr) < 0 {
+			old, oldMembers = old[1:], oldMembers[1:]
 		}
-		c.members[addr] = m
-		members = append(members, m.resource)
+		if len(old) > 0 && old[0] == spec {
+			c.all.add(spec.addr, oldMembers[0])
+			continue
+		}
+		c.all.add(spec.addr, spec.resource(svc))
 	}
-	slices.SortFunc(members, func(a, b *Resource) int { return cmp.Compare(a.Name, b.Name) })
-	c.all = &Set{Collection: c.Name, Marker: c.Marker, Members: members}
 	if local {
 		c.splitByNode(prev)
 	}
 	return c
 }
 
-func (c *Collection) member(a netip.AddrPort) (member, bool) {
-	if c == nil {
-		return member{}, false
-	}
-	m, ok := c.members[a]
-	return m, ok
+func (c *Collection) newSet(n int) *Set {
+	return &Set{Collection: c.Name, Marker: c.Marker, Members: make([]*Resource, 0, n), addrs: make([]netip.AddrPort, 0, n)}
 }
 
-func (c *Collection) madeOf(specs map[netip.AddrPort]endpointSpec) bool {
-	if len(specs) != len(c.members) {
-		return false
-	}
-	for a, spec := range specs {
-		if m, ok := c.members[a]; !ok || m.spec != spec {
-			return false
-		}
-	}
-	return true
+func (s *Set) add(a netip.AddrPort, r *Resource) {
+	s.Members, s.addrs = append(s.Members, r), append(s.addrs, a)
 }
 
 func (c *Collection) splitByNode(prev *Collection) {
-	nodes := make(map[*Resource]string, len(c.members))
-	for _, m := range c.members {
-		nodes[m.resource] = m.spec.node
-	}
 	c.byNode = map[string]*Set{}
-	for _, r := range c.all.Members { // sorted, so each view is
-		node := nodes[r]
-		v := c.byNode[node]
+	for i, spec := range c.specs {
+		v := c.byNode[spec.node]
 		if v == nil {
-			v = &Set{Collection: c.Name, Marker: c.Marker}
-			c.byNode[node] = v
+			v = c.newSet(0)
+			c.byNode[spec.node] = v
 		}
-		v.Members = append(v.Members, r)
+		v.add(spec.addr, c.all.Members[i])
 	}
 	if prev == nil || prev.empty == nil {
-		c.empty = &Set{Collection: c.Name, Marker: c.Marker}
+		c.empty = c.newSet(0)
 		return
 	}
 	c.empty = prev.empty
@@ -160,34 +141,51 @@ func (c *Collection) splitByNode(prev *Collection) {
 
 // Diff returns what a client that has old must be told to have s: resources that
 // are new or changed, and the names of those that are gone. Either may be nil,
-// for nothing. Both are sorted by name.
+// for nothing.
 func (s *Set) Diff(old *Set) (changed []*Resource, removed []string) {
-	var was, is []*Resource
-	if old != nil {
-		was = old.Members
+	var none Set
+	if s == nil {
+		s = &none
 	}
-	if s != nil {
-		is = s.Members
+	if old == nil {
+		old = &none
 	}
-	for len(was) > 0 || len(is) > 0 {
+	i, j := 0, 0
+	for i < len(s.addrs) || j < len(old.addrs) {
+		order := 0
 		switch {
-		case len(is) == 0 || len(was) > 0 && was[0].Name < is[0].Name:
-			removed, was = append(removed, was[0].Name), was[1:]
-		case len(was) == 0 || is[0].Name < was[0].Name:
-			changed, is = append(changed, is[0]), is[1:]
+		case i == len(s.addrs):
+			order = 1
+		case j == len(old.addrs):
+			order = -1
+		case s.Members[i] != old.Members[j]: // mostly the same, which is cheap to see
+			order = s.addrs[i].Compare(old.addrs[j])
+		}
+		switch {
+		case order < 0:
+			changed = append(changed, s.Members[i])
+			i++
+		case order > 0:
+			removed = append(removed, old.Members[j].Name)
+			j++
 		default:
-			if was[0] != is[0] && was[0].Version != is[0].Version {
-				changed = append(changed, is[0])
+			if s.Members[i].Version != old.Members[j].Version {
+				changed = append(changed, s.Members[i])
 			}
-			was, is = was[1:], is[1:]
+			i++
+			j++
 		}
 	}
 	return changed, removed
 }
 
-func (e endpointSpec) resource(name string) *Resource {
+func (e endpointSpec) resource(svc xds.Service) *Resource {
+	pod := e.pod
+	if pod != "" {
+		pod = ObjectKey{svc.Namespace, pod}.String()
+	}
 	fields := map[string]*structpb.Value{}
-	for k, v := range map[string]string{xds.EndpointPod: e.pod, xds.EndpointNode: e.node, xds.EndpointZone: e.zone} {
+	for k, v := range map[string]string{xds.EndpointPod: pod, xds.EndpointNode: e.node, xds.EndpointZone: e.zone} {
 		if v != "" {
 			fields[k] = structpb.NewStringValue(v)
 		}
@@ -206,5 +204,5 @@ func (e endpointSpec) resource(name string) *Resource {
 			xds.EndpointMetadata: {Fields: fields},
 		}}
 	}
-	return newResource(name, xds.EndpointType, ep)
+	return newResource(xds.EndpointName(svc.String(), e.addr), xds.EndpointType, ep)
 }

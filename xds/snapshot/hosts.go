@@ -13,7 +13,7 @@ import (
 // hostTable holds a headless Service's endpoints by the label that cluster DNS
 // gives them: the Pod's hostname (StatefulSets set it) or else its address with
 // dashes for dots and colons.
-type hostTable map[string]*candidate
+type hostTable map[string]*Endpoint
 
 func (s *Store) hostsOf(svc *Service) hostTable {
 	if t, ok := s.hosts[svc.Key]; ok {
@@ -23,16 +23,15 @@ func (s *Store) hostsOf(svc *Service) hostTable {
 	for _, sl := range s.slices[svc.Key] {
 		for i := range sl.Endpoints {
 			ep := &sl.Endpoints[i]
-			if _, gone := s.gone[ep.PodUID]; gone && ep.PodUID != "" {
+			if s.isGone(ep) {
 				continue
 			}
 			label := ep.Hostname
 			if label == "" {
 				label = dashed(ep.Addr)
 			}
-			c := &candidate{Endpoint: *ep}
-			if old, ok := t[label]; !ok || s.betterHost(svc, c, old) {
-				t[label] = c
+			if old, ok := t[label]; !ok || s.betterHost(svc, ep, old) {
+				t[label] = ep
 			}
 		}
 	}
@@ -43,9 +42,10 @@ func (s *Store) hostsOf(svc *Service) hostTable {
 // betterHost decides between two endpoints of one name: a StatefulSet's Pod and
 // its predecessor, or the two families of one Pod. A Pod that is not ready keeps
 // its name here: who dials it means that Pod and no other.
-func (s *Store) betterHost(svc *Service, a, b *candidate) bool {
-	rank := func(c *candidate) int {
-		switch s.health(svc, c) {
+func (s *Store) betterHost(svc *Service, a, b *Endpoint) bool {
+	rank := func(ep *Endpoint) int {
+		c := newCandidate(ep, 0)
+		switch s.health(svc, &c) {
 		case corepb.HealthStatus_HEALTHY:
 			return 3
 		case corepb.HealthStatus_UNHEALTHY:

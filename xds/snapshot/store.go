@@ -46,9 +46,10 @@ type Store struct {
 
 	// gone holds the UIDs of Pods that were deleted while a slice still referred
 	// to them, until none does: such an endpoint must not look ready again
-	// merely because its Pod is unknown now. The value counts the references.
-	uids map[string]int
-	gone map[string]struct{}
+	// merely because its Pod is unknown now. byUID: UID → the Services whose
+	// slices refer to it.
+	byUID index[string]
+	gone  map[string]struct{}
 
 	hosts   map[ObjectKey]hostTable // lazily built, per Service
 	changed map[Topic]struct{}
@@ -72,7 +73,7 @@ func NewStore(cfg Config) *Store {
 		byClusterIP: index[netip.Addr]{},
 		byPodIP:     index[netip.Addr]{},
 		byPod:       index[ObjectKey]{},
-		uids:        map[string]int{},
+		byUID:       index[string]{},
 		gone:        map[string]struct{}{},
 		hosts:       map[ObjectKey]hostTable{},
 		changed:     map[Topic]struct{}{},
@@ -204,7 +205,7 @@ func (s *Store) refer(svc ObjectKey, sl *Slice) {
 			s.byPod.add(ObjectKey{sl.Key.Namespace, ep.Pod}, svc)
 		}
 		if ep.PodUID != "" {
-			s.uids[ep.PodUID]++
+			s.byUID.add(ep.PodUID, svc)
 		}
 	}
 }
@@ -218,8 +219,7 @@ func (s *Store) unrefer(svc ObjectKey, sl *Slice) {
 		if ep.PodUID == "" {
 			continue
 		}
-		if s.uids[ep.PodUID]--; s.uids[ep.PodUID] == 0 {
-			delete(s.uids, ep.PodUID)
+		if s.byUID.remove(ep.PodUID, svc); len(s.byUID[ep.PodUID]) == 0 {
 			delete(s.gone, ep.PodUID)
 		}
 	}
@@ -237,8 +237,9 @@ func (s *Store) setPod(k ObjectKey, p *Pod) {
 		}
 		if p == nil || p.UID != old.UID {
 			s.left = append(s.left, old.UID)
-			if s.uids[old.UID] > 0 {
+			if len(s.byUID[old.UID]) > 0 {
 				s.gone[old.UID] = struct{}{}
+				s.touchReferrers(s.byUID[old.UID])
 			}
 		}
 	}
@@ -247,7 +248,10 @@ func (s *Store) setPod(k ObjectKey, p *Pod) {
 	} else {
 		s.pods[k] = p
 		// A watch that starts anew may show a Pod again whose end it had reported.
-		delete(s.gone, p.UID)
+		if _, was := s.gone[p.UID]; was {
+			delete(s.gone, p.UID)
+			s.touchReferrers(s.byUID[p.UID])
+		}
 		for _, a := range p.addresses() {
 			s.byPodIP.add(a, k)
 			s.touchAddress(a)
@@ -256,9 +260,7 @@ func (s *Store) setPod(k ObjectKey, p *Pod) {
 			s.came = append(s.came, p.UID)
 		}
 	}
-	for svc := range s.byPod[k] {
-		s.touchEndpoints(svc)
-	}
+	s.touchReferrers(s.byPod[k])
 }
 
 // addresses are those that are the Pod's own.
@@ -308,6 +310,12 @@ func refersToNode(byName map[ObjectKey]*Slice, node string) bool {
 func (s *Store) touchEndpoints(svc ObjectKey) {
 	s.changed[Topic{kind: topicEndpoints, key: svc}] = struct{}{}
 	delete(s.hosts, svc)
+}
+
+func (s *Store) touchReferrers(services map[ObjectKey]int) {
+	for svc := range services {
+		s.touchEndpoints(svc)
+	}
 }
 
 func (s *Store) touchAddress(a netip.Addr) {
