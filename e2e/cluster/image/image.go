@@ -4,7 +4,7 @@
 // Package image writes the container images of the tests as OCI archives, which
 // containerd imports without a registry.
 //
-// The one layer is stored uncompressed: the archives never leave the machine, so
+// Layers are stored uncompressed: the archives never leave the machine, so
 // compressing them and back would only cost time. The same input gives the same
 // bytes.
 package image
@@ -34,7 +34,7 @@ type Spec struct {
 	// Files maps paths in the image to files on this machine. Their
 	// permission bits are kept, owner and times are not.
 	Files map[string]string
-	// RootFS is a tar file of a whole root file system, in place of Files.
+	// RootFS is a tar file of a root file system, over which Files are laid.
 	// Zero: the base is empty but for /etc/passwd, /etc/group,
 	// /etc/nsswitch.conf and /tmp.
 	RootFS string
@@ -59,41 +59,48 @@ func Write(file string, spec Spec) error {
 	return nil
 }
 
-func write(file string, spec Spec) (err error) {
+func write(file string, spec Spec) error {
 	repository, tag, ok := cutTag(spec.Name)
 	if !ok {
 		return fmt.Errorf("name %q has no tag", spec.Name)
 	}
-	if spec.RootFS != "" && len(spec.Files) > 0 {
-		return errors.New("both RootFS and Files are set")
+	own := file + ".layer"
+	defer os.Remove(own)
+	if err := writeLayer(own, spec); err != nil {
+		return err
 	}
-	layer := spec.RootFS
-	if layer == "" {
-		layer = file + ".layer"
-		defer os.Remove(layer)
-		if err := writeLayer(layer, spec.Files); err != nil {
+	var layers []layer
+	for _, path := range []string{spec.RootFS, own} {
+		if path == "" {
+			continue
+		}
+		l, err := openLayer(path)
+		if err != nil {
 			return err
 		}
-	}
-	layerDigest, layerSize, err := digestFile(layer)
-	if err != nil {
-		return err
+		layers = append(layers, l)
 	}
 	env := spec.Env
 	if len(env) == 0 {
 		env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	}
 	a := archive{blobs: map[string][]byte{}}
+	var diffIDs []string
+	var descriptors []object
+	for _, l := range layers {
+		diffIDs = append(diffIDs, l.digest)
+		descriptors = append(descriptors, object{"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": l.digest, "size": l.size})
+	}
 	config := a.add("application/vnd.oci.image.config.v1+json", object{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": object{"Env": env, "Entrypoint": spec.Entrypoint, "User": spec.User},
 		// https://github.com/opencontainers/image-spec/blob/v1.1.1/config.md#layer-diffid:
 		// "A layer DiffID is the digest over the layer's uncompressed tar archive"
-		"rootfs": object{"type": "layers", "diff_ids": []string{layerDigest}},
+		"rootfs": object{"type": "layers", "diff_ids": diffIDs},
 	})
 	manifest := a.add("application/vnd.oci.image.manifest.v1+json", object{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config,
-		"layers": []any{object{"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": layerDigest, "size": layerSize}},
+		"layers": descriptors,
 	})
 	manifest["platform"] = object{"architecture": runtime.GOARCH, "os": "linux"}
 	manifest["annotations"] = object{
@@ -105,7 +112,7 @@ func write(file string, spec Spec) (err error) {
 	if a.err != nil {
 		return a.err
 	}
-	return a.write(file, layer, layerDigest, layerSize)
+	return a.write(file, layers)
 }
 
 // cutTag splits a reference; a registry's port is not a tag.
@@ -140,7 +147,7 @@ func (a *archive) file(name string, v object) {
 	a.blobs[name] = b
 }
 
-func (a *archive) write(file, layer, layerDigest string, layerSize int64) (err error) {
+func (a *archive) write(file string, layers []layer) error {
 	out, err := os.Create(file + ".tmp")
 	if err != nil {
 		return err
@@ -165,13 +172,16 @@ func (a *archive) write(file, layer, layerDigest string, layerSize int64) (err e
 			return err
 		}
 	}
-	in, err := os.Open(layer)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	if err := put("blobs/sha256/"+strings.TrimPrefix(layerDigest, "sha256:"), layerSize, in); err != nil {
-		return err
+	for _, l := range layers {
+		in, err := os.Open(l.path)
+		if err != nil {
+			return err
+		}
+		err = put("blobs/sha256/"+strings.TrimPrefix(l.digest, "sha256:"), l.size, in)
+		in.Close()
+		if err != nil {
+			return err
+		}
 	}
 	if err := w.Close(); err != nil {
 		return err
@@ -182,25 +192,27 @@ func (a *archive) write(file, layer, layerDigest string, layerSize int64) (err e
 	return os.Rename(out.Name(), file)
 }
 
-// writeLayer makes the empty base plus files.
-func writeLayer(file string, files map[string]string) error {
+// writeLayer makes the layer of spec.Files, with the base if there is no other.
+func writeLayer(file string, spec Spec) error {
 	out, err := os.Create(file)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
 	l := layerWriter{w: tar.NewWriter(out), dirs: map[string]bool{}}
-	l.dir("/tmp")
-	l.text("/etc/passwd", "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")
-	l.text("/etc/group", "root:x:0:\nnonroot:x:65532:\n")
-	l.text("/etc/nsswitch.conf", "hosts: files dns\n")
-	targets := make([]string, 0, len(files))
-	for target := range files {
+	if spec.RootFS == "" {
+		l.dir("/tmp")
+		l.text("/etc/passwd", "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")
+		l.text("/etc/group", "root:x:0:\nnonroot:x:65532:\n")
+		l.text("/etc/nsswitch.conf", "hosts: files dns\n")
+	}
+	targets := make([]string, 0, len(spec.Files))
+	for target := range spec.Files {
 		targets = append(targets, target)
 	}
 	slices.Sort(targets)
 	for _, target := range targets {
-		l.copy(target, files[target])
+		l.copy(target, spec.Files[target])
 	}
 	if l.err != nil {
 		return l.err
@@ -264,13 +276,20 @@ func (l *layerWriter) put(target string, mode, size int64, r io.Reader) {
 	}
 }
 
-func digestFile(file string) (digest string, size int64, err error) {
-	f, err := os.Open(file)
+// layer is a tar file.
+type layer struct {
+	path   string
+	digest string
+	size   int64
+}
+
+func openLayer(path string) (layer, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return "", 0, err
+		return layer{}, err
 	}
 	defer f.Close()
 	h := sha256.New()
-	size, err = io.Copy(h, f)
-	return "sha256:" + hex.EncodeToString(h.Sum(nil)), size, err
+	size, err := io.Copy(h, f)
+	return layer{path: path, digest: "sha256:" + hex.EncodeToString(h.Sum(nil)), size: size}, err
 }
