@@ -334,15 +334,27 @@ func TestInterruptedAttachIsInertAndCleanedUp(t *testing.T) {
 			if err := bpf.LoadEvenkeelObjects(&objects, nil); err != nil {
 				t.Fatal(err)
 			}
+			// All is written but the switch.
+			cfg := bpf.EvenkeelEvkConfig{Magic: 0x4c4b5645, Abi: origdst.ABI, ListenerPort: listenerPort, N_ports: 1}
+			cfg.Ports[0] = servicePort
+			if err := errors.Join(objects.EvkConfig.Put(uint32(0), cfg), objects.EvkPorts.Put(uint16(servicePort), uint8(1))); err != nil {
+				t.Fatal(err)
+			}
 			attachForeign(t, p.cgroup, objects.EvkGetsockopt, ebpf.AttachCGroupGetsockopt, flagMulti)
 			attachForeign(t, p.cgroup, objects.EvkConnect4, ebpf.AttachCGroupInet4Connect, flagMulti)
+			attachForeign(t, p.cgroup, objects.EvkPostBind4, ebpf.AttachCGroupInet4PostBind, flagMulti)
 			objects.Close()
 		}
+		early := p.listen(listenerPort)
+		to, got := server(t, serverIP4.String()+":50051")
+		mustDial(t, to)
+		arrived(t, got, "an interrupted attach")
+		early.close()
 		if _, err := origdst.ProofOfProcess(); !errors.Is(err, origdst.ErrNotEffective) {
 			t.Errorf("proof of an interrupted attach: got %v, want ErrNotEffective", err)
 		}
 		st, err := redirect.Query(t.Context(), p.cgroup)
-		if err != nil || st.Acting || len(st.Programs) != 4 {
+		if err != nil || st.Acting || len(st.Programs) != 6 {
 			t.Errorf("status of the remains: got %+v, %v", st, err)
 		}
 		if a := p.attach(redirect.Config{}); a.Outcome != redirect.Attached {

@@ -79,6 +79,11 @@ func openCgroup(ctx context.Context, path string) (*cgroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cgroup: %w", err)
 	}
+	// The directories above are found by the path.
+	path, err = filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
 	id, err := CgroupID(path)
 	if err != nil {
 		return nil, err

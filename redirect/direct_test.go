@@ -70,22 +70,48 @@ func TestFailsOpenPerFamily(t *testing.T) {
 	})
 }
 
-// An app's own server that happens to use the port is not the sidecar.
+// An app's own server that happens to use the port, while the sidecar is away or was never there,
+// is not the sidecar.
 func TestOnlyLoopbackListenersCount(t *testing.T) {
-	for name, listen := range map[string]string{"IPv4": "0.0.0.0:15951", "IPv6": "[::]:15951", "own": serverIP4.String() + ":15951"} {
-		t.Run(name, func(t *testing.T) {
-			inPod(t, func(t *testing.T, p *pod) {
-				p.attach(redirect.Config{})
-				to, got := server(t, net.JoinHostPort(serverIP4.String(), strconv.Itoa(servicePort)))
-				server(t, listen)
+	inPod(t, func(t *testing.T, p *pod) {
+		p.attach(redirect.Config{})
+		to, got := server(t, net.JoinHostPort(serverIP4.String(), strconv.Itoa(servicePort)))
+		to6, got6 := server(t, net.JoinHostPort(serverIP6.String(), strconv.Itoa(servicePort)))
+		listens := []string{"0.0.0.0:15951", "[::]:15951", serverIP4.String() + ":15951", "[" + serverIP6.String() + "]:15951"}
+		check := func(when string, sidecar uint64) {
+			for _, listen := range listens {
+				l := listenTCP(t, listen)
 				mustDial(t, to)
-				arrived(t, got, "a listener on "+listen)
-				if info := p.proof(); info.SidecarCgroup != 0 || info.Redirected != 0 {
-					t.Errorf("taken for the sidecar: %+v", info)
+				arrived(t, got, when+", a listener on "+listen)
+				mustDial(t, to6)
+				arrived(t, got6, when+", a listener on "+listen)
+				if info := p.proof(); info.SidecarCgroup != sidecar {
+					t.Errorf("%s: a listener on %s is taken for the sidecar: %+v, want cgroup %d", when, listen, info, sidecar)
 				}
-			})
-		})
-	}
+				l.Close()
+			}
+		}
+		check("never a sidecar", 0)
+		s := p.listen(listenerPort)
+		sidecar := p.proof().SidecarCgroup
+		if sidecar == 0 {
+			t.Fatal("the sidecar's bind was not seen")
+		}
+		s.close()
+		check("the sidecar is away", sidecar)
+
+		// Beside the sidecar's own the port is free on other addresses.
+		s = p.listen(listenerPort)
+		for _, listen := range listens[2:] {
+			l := listenTCP(t, listen)
+			mustDial(t, to)
+			s.next()
+			if info := p.proof(); info.SidecarCgroup != sidecar {
+				t.Errorf("a listener on %s took the sidecar's place: %+v", listen, info)
+			}
+			l.Close()
+		}
+	})
 }
 
 // Direct connections are counted while they are open, by where they go, for whoever asks.

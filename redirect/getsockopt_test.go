@@ -6,8 +6,11 @@ package redirect_test
 import (
 	"bytes"
 	"fmt"
+	"path/filepath"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"evenkeel.dev/redirect"
@@ -111,4 +114,71 @@ func TestOwnLevelRefusesWhatItDoesNotKnow(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A program of others further up sees the calls as the kernel answered them, lengths included.
+func TestProgramsAboveSeeRealLengths(t *testing.T) {
+	inPod(t, func(t *testing.T, p *pod) {
+		last := lastOptlen(t, p.cgroup)
+		inner := filepath.Join(p.cgroup, "inner")
+		mkCgroup(t, inner)
+		t.Cleanup(func() { enter(t, p.app) })
+		p.attach(redirect.Config{Cgroup: inner})
+		enter(t, inner)
+		fd := rawSocket(t, unix.AF_INET, unix.SOCK_STREAM, 0)
+		for _, size := range []int{4, 64, 4096} {
+			if _, errno := getsockopt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, make([]byte, size)); errno != 0 {
+				t.Fatal(errno)
+			}
+			if got := last(); got != 4 {
+				t.Errorf("SO_RCVBUF with %d bytes: the program above saw a length of %d, want the answer's 4", size, got)
+			}
+		}
+		for _, size := range []int{16, 4096} {
+			if _, errno := getsockopt(fd, unix.SOL_IP, 80, make([]byte, size)); errno == 0 {
+				t.Fatal("SO_ORIGINAL_DST was answered")
+			}
+			if got := last(); got != uint32(size) {
+				t.Errorf("a call that failed, with %d bytes: the program above saw %d", size, got)
+			}
+		}
+	})
+}
+
+// lastOptlen attaches a getsockopt program that notes the length it sees.
+func lastOptlen(t *testing.T, dir string) func() uint32 {
+	t.Helper()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	const offsetOptlen = 32 // of struct bpf_sockopt
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "optlen", Type: ebpf.CGroupSockopt, AttachType: ebpf.AttachCGroupGetsockopt, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.LoadMem(asm.R6, asm.R1, offsetOptlen, asm.Word),
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.LoadMapPtr(asm.R1, m.FD()),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "out"),
+			asm.StoreMem(asm.R0, 0, asm.R6, asm.Word),
+			asm.Mov.Imm(asm.R0, 1).WithSymbol("out"),
+			asm.Return(),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { prog.Close() })
+	attachForeign(t, dir, prog, ebpf.AttachCGroupGetsockopt, flagMulti)
+	return func() uint32 {
+		var n uint32
+		if err := m.Lookup(uint32(0), &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
 }

@@ -161,6 +161,23 @@ func (p *pod) upNetwork() {
 			p.t.Fatalf("ip %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
+	waitRoute(p.t, "::1")
+	waitRoute(p.t, serverIP6.String())
+}
+
+// waitRoute waits until an IPv6 address of this namespace can be reached: the kernel enters its
+// route from a work queue, some time after the address was accepted.
+func waitRoute(t *testing.T, addr string) {
+	t.Helper()
+	var last error
+	eventually(t, "a route to "+addr, func() bool {
+		c, err := net.Dial("udp", net.JoinHostPort(addr, "9"))
+		if err == nil {
+			c.Close()
+		}
+		last = err
+		return err == nil
+	}, func() any { return last })
 }
 
 // enter moves this process into the cgroup: what it does from now on is done by that container.

@@ -17,11 +17,13 @@ import (
 type attachMode uint32
 
 const (
-	// exclusive: "No flags. Programs of descendants are not allowed."
+	// exclusive: "NONE(default): No further bpf programs allowed in the subtree."
 	exclusive attachMode = 0
-	// allowOverride: a program further down is run instead of this one.
+	// allowOverride: "If a sub-cgroup installs some bpf program, the program in this cgroup
+	// yields to sub-cgroup program."
 	allowOverride attachMode = 1
-	// allowMulti: all are run, those of descendants first.
+	// allowMulti: "If a sub-cgroup installs some bpf program, that cgroup program gets run in
+	// addition to the program in this cgroup." Those of sub-cgroups run first.
 	allowMulti attachMode = 2
 )
 

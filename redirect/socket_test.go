@@ -5,8 +5,10 @@ package redirect_test
 
 import (
 	"encoding/binary"
+	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -80,6 +82,17 @@ func peerName(t *testing.T, fd int) netip.AddrPort {
 	return addrPortOf(sa)
 }
 
+// localName is the socket's own address, IPv4 without mapping.
+func localName(t *testing.T, fd int) netip.AddrPort {
+	t.Helper()
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatalf("getsockname: %v", err)
+	}
+	a := addrPortOf(sa)
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
 // getsockopt is the bare call: what it left in buf, the length it gave, and its error.
 func getsockopt(fd, level, opt int, buf []byte) (int, unix.Errno) {
 	n := uint32(len(buf))
@@ -110,29 +123,39 @@ func soOriginalDst(fd, level int) (netip.AddrPort, unix.Errno) {
 	return netip.AddrPort{}, unix.EPROTO
 }
 
-// server accepts at addr, at once and for ever, and tells how many it got by its channel.
+// server accepts at addr, at once and for ever, and gives what it got to the channel. It closes a
+// connection when its client has: a client that closed waits for that, up to a minute.
 func server(t *testing.T, addr string) (netip.AddrPort, <-chan net.Conn) {
 	t.Helper()
 	l := listenTCP(t, addr)
 	got := make(chan net.Conn, 4096)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	wg.Go(func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			wg.Go(func() {
+				io.Copy(io.Discard, c)
+				c.Close()
+			})
 			got <- c
 		}
-	}()
+	})
 	t.Cleanup(func() {
 		l.Close()
-		<-done
-		close(got)
-		for c := range got {
+		mu.Lock()
+		for _, c := range conns {
 			c.Close()
 		}
+		mu.Unlock()
+		wg.Wait()
 	})
 	return l.Addr().(*net.TCPAddr).AddrPort(), got
 }
@@ -141,8 +164,7 @@ func server(t *testing.T, addr string) (netip.AddrPort, <-chan net.Conn) {
 func arrived(t *testing.T, got <-chan net.Conn, why string) {
 	t.Helper()
 	select {
-	case c := <-got:
-		t.Cleanup(func() { c.Close() })
+	case <-got:
 	case <-time.After(5 * time.Second):
 		t.Fatalf("%s: no connection came to the server within 5 s", why)
 	}

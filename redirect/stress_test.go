@@ -159,3 +159,47 @@ func TestPendingOfFailedConnectionsIsRemoved(t *testing.T) {
 		}
 	})
 }
+
+// Two connections of one source address and port: to the listener, and to the same port of
+// another address. The second must not take what is kept for the first.
+func TestOnlyTheListenerTakesTheOriginal(t *testing.T) {
+	inPod(t, func(t *testing.T, p *pod) {
+		p.attach(redirect.Config{})
+		s := p.listen(listenerPort)
+		for _, l := range s.listeners {
+			control(l, func(fd int) {
+				if err := unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_DEFER_ACCEPT, 30); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for family, c := range map[int]struct{ source, service, other netip.AddrPort }{
+			unix.AF_INET:  {netip.AddrPortFrom(serverIP4, 40000), service4(), netip.AddrPortFrom(serverIP4, listenerPort)},
+			unix.AF_INET6: {netip.AddrPortFrom(serverIP6, 40000), service6(), netip.AddrPortFrom(serverIP6, listenerPort)},
+		} {
+			_, got := server(t, c.other.String())
+			connect := func(to netip.AddrPort) int {
+				fd := rawSocket(t, family, unix.SOCK_STREAM, 0)
+				if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+					t.Fatal(err)
+				}
+				if err := unix.Bind(fd, sockaddr(family, c.source)); err != nil {
+					t.Fatal(err)
+				}
+				if err := unix.Connect(fd, sockaddr(family, to)); err != nil {
+					t.Fatal(err)
+				}
+				return fd
+			}
+			first := connect(c.service)
+			connect(c.other)
+			arrived(t, got, "the other address")
+			if _, err := unix.Write(first, []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if a := s.next(); a.orig != c.service {
+				t.Errorf("the first connection: got %v, %v, want %v", a.orig, a.err, c.service)
+			}
+		}
+	})
+}

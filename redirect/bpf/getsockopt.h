@@ -25,10 +25,11 @@ struct evk_sockaddr_in6 {
 };
 
 /*
- * Not ours. "If optlen is beyond the buffer (PAGE_SIZE) the call fails with EFAULT unless the
- * program sets optlen to 0: then the kernel's own answer stays as it is"
- * (Documentation/bpf/prog_cgroup_sockopt.rst). Only then: another program of this cgroup or an
- * ancestor's may still want to see the real length.
+ * Not ours. Beyond the page that the kernel lends to the program: "Set optlen to zero, which
+ * indicates that the kernel should use the original buffer from the userspace"
+ * (Documentation/bpf/prog_cgroup_sockopt.rst); else the app got EFAULT (since Linux 6.5 the kernel
+ * does that by itself). Only there: programs of this cgroup and of those above may still want to
+ * see the length.
  */
 static __always_inline int foreign(struct bpf_sockopt *ctx)
 {
