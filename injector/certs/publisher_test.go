@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package certs
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"evenkeel.dev/xds"
+)
+
+func ns(name, inject string) *corev1.Namespace {
+	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if inject != "" {
+		n.Labels = map[string]string{xds.InjectLabel: inject}
+	}
+	return n
+}
+
+func TestPublisher(t *testing.T) {
+	injectedPod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "single", Name: "a", Labels: map[string]string{injectedLabel: "true"}}}
+	foreign := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "foreign", Name: TrustConfigMap}, Data: map[string]string{"mine": "1"}}
+	c := newCluster(t, ns("shop", "enabled"), ns("plain", ""), ns("no", "disabled"), ns("single", ""), ns("foreign", ""), ns(system, "enabled"),
+		injectedPod, foreign)
+	bundle := func(namespace string) string {
+		cm := &corev1.ConfigMap{}
+		if !c.get(t, namespace, TrustConfigMap, cm) {
+			return "none"
+		}
+		if namespace != "foreign" && (len(cm.OwnerReferences) != 1 || cm.OwnerReferences[0].UID != "role-1") {
+			t.Errorf("%s: ConfigMap is owned by %v: uninstalling leaves it behind", namespace, cm.OwnerReferences)
+		}
+		return cm.Data[TrustKey]
+	}
+	all := []string{"shop", "plain", "no", "single", "foreign", system, "gone"}
+	for _, n := range all {
+		c.publish(t, n)
+		if got := bundle(n); got != "none" && n != "foreign" {
+			t.Errorf("%s: published before there is a root", n)
+		}
+	}
+	c.reconcile(t)
+	want := string(c.caBundle(t))
+	if len(c.keeper.Trust.changed) != 1 {
+		t.Error("the publisher was not told")
+	}
+	for _, n := range all {
+		c.publish(t, n)
+	}
+	for n, has := range map[string]bool{"shop": true, "plain": false, "no": false, "single": true, system: false, "gone": false} {
+		if got := bundle(n); has != (got == want) || !has && got != "none" {
+			t.Errorf("%s: bundle %.20q, want one: %v", n, got, has)
+		}
+	}
+	if bundle("foreign") != "" {
+		t.Error("someone else's ConfigMap was touched although nothing needs ours")
+	}
+
+	// Edited, then deleted.
+	cm := &corev1.ConfigMap{}
+	c.get(t, "shop", TrustConfigMap, cm)
+	cm.Data = map[string]string{TrustKey: "x", "other": "y"}
+	if err := c.client.Update(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	c.publish(t, "shop")
+	if bundle("shop") != want {
+		t.Error("an edit was not put right")
+	}
+	c.get(t, "shop", TrustConfigMap, cm)
+	remove(t, c, cm)
+	c.publish(t, "shop")
+	if bundle("shop") != want {
+		t.Error("a deletion was not put right")
+	}
+
+	// The label goes, the last injected pod goes.
+	relabel := ns("shop", "")
+	if err := c.client.Update(t.Context(), relabel); err != nil {
+		t.Fatal(err)
+	}
+	c.publish(t, "shop")
+	remove(t, c, injectedPod)
+	c.publish(t, "single")
+	for _, n := range []string{"shop", "single"} {
+		if bundle(n) != "none" {
+			t.Errorf("%s: nothing needs the bundle, and it is still there", n)
+		}
+	}
+	writes := c.writes
+	for _, n := range all {
+		c.publish(t, n)
+	}
+	if c.writes != writes {
+		t.Error("it writes although nothing changed")
+	}
+}
+
+func TestPublisherFollowsRotation(t *testing.T) {
+	c := newCluster(t, ns("shop", "enabled"))
+	c.reconcile(t)
+	c.publish(t, "shop")
+	root := c.leaf(t, RootSecret).Cert
+	c.clock.Advance(root.NotAfter.Sub(c.clock.Now()) - c.cfg.Policy.RootRenewBefore)
+	c.reconcile(t)
+	<-c.keeper.Trust.changed
+	c.publish(t, "shop")
+	cm := &corev1.ConfigMap{}
+	c.get(t, "shop", TrustConfigMap, cm)
+	if cm.Data[TrustKey] != string(c.caBundle(t)) || len(c.secret(t, RootSecret).Data["next.crt"]) == 0 {
+		t.Error("pods have not got the root that will sign")
+	}
+	if !c.leaf(t, RootSecret).Cert.Equal(root) {
+		t.Error("the new root signs before pods have it")
+	}
+}
