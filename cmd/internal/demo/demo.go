@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+)
+
+// Plan is what happens in each of the two runs.
+type Plan struct {
+	Clients int           // one channel each
+	Rate    int           // RPCs a second of each client
+	Servers int           // replicas of the service
+	Early   int           // replicas that are ready before the clients start
+	Before  time.Duration // from the start of the last client until the late servers are ready
+	After   time.Duration // from then until the end
+}
+
+// DefaultPlan is the first incident: eight client pods start while two of six servers are ready.
+func DefaultPlan() Plan {
+	return Plan{Clients: 8, Rate: 125, Servers: 6, Early: 2, Before: 2 * time.Second, After: 8 * time.Second}
+}
+
+// mesh says whether a run has Evenkeel.
+type mesh uint8
+
+const (
+	without mesh = iota
+	with
+)
+
+func (m mesh) String() string {
+	if m == with {
+		return "with Evenkeel"
+	}
+	return "without Evenkeel"
+}
+
+// clusterIP is the Service's address; servers are at 10.244.1.1 and up. Inside the demo's network namespace nothing else is there.
+var clusterIP = netip.MustParseAddrPort("10.96.0.10:50051")
+
+func serverAddr(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)}), clusterIP.Port())
+}
+
+// target is what the clients dial, the Service's ordinary name.
+const target = "pricing.shop:50051"
+
+// Format is how the result is written.
+type Format uint8
+
+// The formats.
+const (
+	Text Format = iota // a table for people
+	JSON               // one object, and nothing else on stdout
+)
+
+// Demo plays the incident twice, without and with Evenkeel. It must run inside the network namespace that Enter makes.
+type Demo struct {
+	// Plan is what happens. Required: see DefaultPlan.
+	Plan Plan
+	// Format is how the result is written. Zero: text.
+	Format Format
+	// Colour switches colours on in the table. Zero: plain text.
+	Colour Colour
+	// Stdout receives the result, Stderr the progress. Required.
+	Stdout, Stderr io.Writer
+	// Logger receives what the parts do, Log the output of Evenkeel's own processes. Required.
+	Logger *slog.Logger
+	Log    *os.File
+}
+
+// Colour says whether the table is coloured.
+type Colour uint8
+
+// The values of Colour.
+const (
+	Plain Colour = iota
+	ANSI
+)
+
+// Result is what the demo found. Its JSON form is a contract with users.
+type Result struct {
+	With    *Outcome `json:"with"`
+	Without *Outcome `json:"without"`
+}
+
+// ErrBar says that the run with Evenkeel was not good enough.
+var ErrBar = errors.New("the run with Evenkeel does not meet the bar")
+
+// Run plays the incident twice and writes the result. It returns ErrBar when the run with Evenkeel is not within the bar.
+func (d *Demo) Run(ctx context.Context) error {
+	if err := prepareNetwork(addresses(d.Plan)...); err != nil {
+		return err
+	}
+	began := time.Now()
+	var result Result
+	var err error
+	if result.Without, err = d.play(ctx, without); err != nil {
+		return fmt.Errorf("run %s: %w", without, err)
+	}
+	if result.With, err = d.play(ctx, with); err != nil {
+		return fmt.Errorf("run %s: %w", with, err)
+	}
+	d.progress("both runs took %s", time.Since(began).Round(time.Second))
+	switch d.Format {
+	case JSON:
+		err = json.NewEncoder(d.Stdout).Encode(&result)
+	default:
+		err = d.table(&result)
+	}
+	if err != nil {
+		return fmt.Errorf("write the result: %w", err)
+	}
+	if ok, why := result.With.meets(); !ok {
+		return fmt.Errorf("%w: %s", ErrBar, join(why))
+	}
+	return nil
+}
+
+// progress tells what happens while it happens.
+func (d *Demo) progress(format string, args ...any) {
+	fmt.Fprintf(d.Stderr, format+"\n", args...)
+}

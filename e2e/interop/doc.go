@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+// Package interop runs the gRPC project's own interop clients through Evenkeel: every test case that needs no credentials, under `evenkeel
+// sandbox`, against the interop server.
+//
+//	go test ./e2e/interop
+//
+// The cases are described in https://github.com/grpc/grpc/blob/master/doc/interop-test-descriptions.md. A client that passes has
+// seen compression flags, trailers, status messages, deadlines, cancellation, large messages and both kinds of metadata arrive as
+// they were sent. That the RPCs did pass the sidecar, and did not reach a server by another way, is read from the sandbox's report.
+//
+// It is black box: it imports no package of the product. Binaries of the gRPC project are built from its released module, once, into
+// the user's cache directory ($XDG_CACHE_HOME/evenkeel-e2e/interop); evenkeel is built from this tree.
+//
+// # Failures
+//
+//	not root                       the tests fail and say so: skipping would prove nothing
+//	the module cannot be fetched   the build's own message, and where it was built
+//	a case hangs                   it is killed after caseTimeout; its output is in the test's
+//
+// # Limitations
+//
+// Left out are the cases that need Google's credentials or infrastructure: compute_engine_creds, service_account_creds,
+// jwt_token_creds, per_rpc_creds, oauth2_auth_token, google_default_credentials, compute_engine_channel_credentials.
+//
+// orca_oob reads load reports on a stream of its own and expects them to be those of the server that its RPCs went to; pick_first_unary
+// expects all of its RPCs at one server. Both are about clients that balance by themselves, so they run against a service with
+// one server.
+package interop
