@@ -129,9 +129,14 @@ func (st *Stream) WriteHeaders(fields []hpack.HeaderField, end bool) {
 }
 
 // WriteData sends p as flow control and the output limit allow, and queues a
-// copy of the rest. Handler.DataSent tells as it leaves.
+// copy of the rest. Handler.DataSent tells as it leaves. WriteHeaders must have
+// come before; a stream of Open's is closed where it did not.
 func (st *Stream) WriteData(p []byte, end bool) {
 	if st.ended || st.closed || st.s.err != nil {
+		return
+	}
+	if st.id == 0 {
+		st.Reset(http2.ErrCodeInternal) // there is no stream before its HEADERS
 		return
 	}
 	st.ended = end

@@ -28,10 +28,12 @@ type fieldEncoder struct {
 	names [64]uint32  // serial
 	learn [64]learned // by hash of the name
 
-	known [8]encodedBlock
+	known    [8]encodedBlock
+	literals bool // the block has a literal
 }
 
-// encodedBlock is a short field block, as in fieldDecoder.
+// encodedBlock is a short field block, as in fieldDecoder; of indexes alone, as
+// literals are what the table learns from.
 type encodedBlock struct {
 	fields []hpack.HeaderField
 	state  tableState
@@ -74,7 +76,13 @@ func (e *fieldEncoder) append(b []byte, fields []hpack.HeaderField) []byte {
 		// signaled ... The final maximum size is always signaled" (RFC 7541
 		// section 4.2)
 		if e.least < e.table.maxSize {
-			b = appendInt(b, 0x20, 5, e.least)
+			// x/net's decoder, which is grpc-go's, takes a second update only
+			// with an empty table; an emptied one is right with everybody.
+			b = append(b, 0x20)
+			final := e.table.maxSize
+			e.table.maxSize = 0
+			e.table.makeRoom(0, nil)
+			e.table.maxSize = final
 		}
 		b = appendInt(b, 0x20, 5, e.table.maxSize)
 		e.update, e.least = false, math.MaxUint32
@@ -88,10 +96,11 @@ func (e *fieldEncoder) append(b []byte, fields []hpack.HeaderField) []byte {
 		return append(b, k.block...)
 	}
 	start := len(b)
+	e.literals = false
 	for i := range fields {
 		b = e.appendField(b, &fields[i])
 	}
-	if block := b[start:]; len(block) <= maxKnown && e.table.state() == before {
+	if block := b[start:]; len(block) <= maxKnown && !e.literals {
 		k.state = before
 		k.fields = append(k.fields[:0], fields...)
 		k.block = append(k.block[:0], block...)
@@ -115,6 +124,7 @@ func (e *fieldEncoder) appendField(b []byte, f *hpack.HeaderField) []byte {
 			return append(b, 0x80|byte(i))
 		}
 	}
+	e.literals = true
 	name := uint32(hpackTables.staticName(f.Name, nameHash))
 	if name == 0 {
 		if serial := e.names[nameHash%uint32(len(e.names))]; t.has(serial) && t.bySerial(serial).Name == f.Name {
