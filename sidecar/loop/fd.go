@@ -41,6 +41,9 @@ type FD struct {
 	fd     int // -1 once closed
 	gen    int32
 	queued bool // on the again list
+	// hung is what was seen of HungUp. It has one edge only, which may come while bytes
+	// are left to be read in a later turn, or by another handler.
+	hung Events
 }
 
 // Register takes a non-blocking descriptor into the loop, which owns it from

@@ -196,13 +196,14 @@ func (l *Loop) turn() {
 		// The generation: an event of this batch may be for a descriptor that
 		// an earlier one closed, and whose number is taken again.
 		if f := l.fds[ev.Fd]; f != nil && f.gen == ev.Pad {
-			f.h.Ready(now, Events(ev.Events))
+			f.hung |= Events(ev.Events) & HungUp
+			f.h.Ready(now, Events(ev.Events)|f.hung)
 		}
 	}
 	for _, f := range l.busy {
 		if f.fd >= 0 && f.queued {
 			f.queued = false
-			f.h.Ready(now, Readable)
+			f.h.Ready(now, Readable|f.hung)
 		}
 	}
 	clear(l.busy)
