@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // upstreamSessions looks inside the loop.
@@ -48,3 +50,5 @@ func blackHole(t testing.TB) string {
 		t.Cleanup(func() { conn.Close() })
 	}
 }
+
+func codeOf(err error) codes.Code { return status.Code(err) }
