@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// firstLook is how often the loop is looked at until it turns.
+const firstLook = 10 * time.Millisecond
+
 // errNoSupervisor ends a worker whose supervisor is gone: nobody would restart
 // it, and the next container must find the ports free.
 var errNoSupervisor = errors.New("the supervisor is gone")
@@ -19,10 +22,12 @@ var errNoSupervisor = errors.New("the supervisor is gone")
 // turns advances with each turn; a loop that is stuck stops the beat although
 // this goroutine runs.
 func beat(ctx context.Context, pipe *os.File, turns func() uint64) error {
-	t := time.NewTicker(tick)
-	defer t.Stop()
 	defer func() { _ = pipe.Close() }()
-	last := turns()
+	// The first beat comes as soon as the loop turns: from then on the supervisor
+	// is less patient.
+	t := time.NewTicker(firstLook)
+	defer t.Stop()
+	last := uint64(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -32,6 +37,9 @@ func beat(ctx context.Context, pipe *os.File, turns func() uint64) error {
 		now := turns()
 		if now == last {
 			continue
+		}
+		if last == 0 {
+			t.Reset(tick)
 		}
 		last = now
 		// A full pipe means that the supervisor is stopped, not gone; the beat

@@ -68,6 +68,12 @@ func parseWorker(args []string) (*inheritance, []string, error) {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 			return nil, nil, fmt.Errorf("inherited descriptor %d (%s): %w", fd, kind, err)
 		}
+		if kind == "heartbeat" {
+			// Go polls only what does not block, and only what is polled has deadlines.
+			if err := unix.SetNonblock(fd, true); err != nil {
+				return nil, nil, fmt.Errorf("inherited descriptor %d (%s): %w", fd, kind, err)
+			}
+		}
 		f := os.NewFile(uintptr(fd), kind)
 		switch kind {
 		case "outbound":

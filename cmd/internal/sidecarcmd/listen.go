@@ -21,6 +21,8 @@ type sockets struct {
 	port     uint16     // of all outbound ones
 	pod      *os.File
 	debug    *os.File
+
+	podAddr, debugAddr netip.AddrPort
 }
 
 // bind opens all listeners of cfg.
@@ -28,10 +30,10 @@ func bind(ctx context.Context, cfg *Config, log *slog.Logger) (*sockets, error) 
 	s := &sockets{port: uint16(cfg.ListenPort)}
 	err := s.bindOutbound(ctx, log)
 	if err == nil {
-		s.pod, _, err = listen(ctx, "tcp", cfg.PodListen)
+		s.pod, s.podAddr, err = listen(ctx, "tcp", cfg.PodListen)
 	}
 	if err == nil {
-		s.debug, _, err = listen(ctx, "tcp", cfg.DebugListen)
+		s.debug, s.debugAddr, err = listen(ctx, "tcp", cfg.DebugListen)
 	}
 	if err != nil {
 		s.close()

@@ -81,6 +81,7 @@ func (s *supervisor) run(ctx context.Context) error {
 		return err
 	}
 	defer s.sockets.close()
+	s.log.Info("listening", "port", s.sockets.port, "listeners", len(s.sockets.outbound), "pod", s.sockets.podAddr, "debug", s.sockets.debugAddr)
 	s.restarts = restarts{}
 	s.memory = findCgroupMemory()
 	s.limit = s.memory.limit()
@@ -157,7 +158,7 @@ func (s *supervisor) start(ctx context.Context, now time.Time) (pause time.Durat
 		return failed(err)
 	}
 	s.worker = w
-	s.log.Info("worker started", "pid", w.pid(), "restarts", s.restarts.total(), "port", s.sockets.port)
+	s.log.Info("worker started", "pid", w.pid(), "restarts", s.restarts.total())
 	return 0
 }
 
