@@ -51,6 +51,7 @@ type EndpointSnapshot struct {
 	Error        string            `json:"error,omitempty"`
 	Sessions     int               `json:"sessions"`
 	Queued       int               `json:"queued"`
+	HeldBytes    int64             `json:"held_bytes"` // of responses that the app has not taken
 	InFlight     int               `json:"in_flight"`
 	Picked       uint64            `json:"picked"`
 	RPCs         map[string]uint64 `json:"rpcs,omitempty"` // attempts that ended, by status
@@ -161,7 +162,7 @@ func (svc *service) snapshot() ServiceSnapshot {
 func (t *target) snapshot() EndpointSnapshot {
 	v := EndpointSnapshot{
 		Addr: t.addr, Connectivity: t.pool.Connectivity().String(),
-		Sessions: t.pool.Sessions(), Queued: t.pool.Queued(),
+		Sessions: t.pool.Sessions(), Queued: t.pool.Queued(), HeldBytes: t.pool.Held(),
 	}
 	if err := t.pool.LastError(); err != nil {
 		v.Error = err.Error()

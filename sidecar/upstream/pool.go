@@ -93,6 +93,14 @@ func (p *Pool) Sessions() int { return len(p.ready) }
 // Queued streams.
 func (p *Pool) Queued() int { return p.queue.n }
 
+// Held are the response bytes that the app has not taken yet.
+func (p *Pool) Held() (n int64) {
+	for _, s := range p.ready {
+		n += s.h2.Held()
+	}
+	return n
+}
+
 // LastError is why the latest connect failed; nil after one that did not.
 func (p *Pool) LastError() error { return p.lastErr }
 
