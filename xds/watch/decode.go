@@ -86,6 +86,7 @@ func decodeFile(file string, data []byte) ([]document, error) {
 const maxListDepth = 4
 
 func decodeNode(file string, n *yaml.Node, depth int) ([]document, error) {
+	n = follow(n)
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil, nil // an empty document
 	}
@@ -118,7 +119,7 @@ func decodeNode(file string, n *yaml.Node, depth int) ([]document, error) {
 }
 
 func decodeList(file, kind string, n *yaml.Node, depth int) ([]document, error) {
-	items := child(n, "items")
+	items := follow(child(n, "items"))
 	if items == nil || items.Kind == yaml.ScalarNode && items.Tag == "!!null" {
 		return nil, nil
 	}

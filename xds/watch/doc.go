@@ -35,7 +35,7 @@
 //	no right to list a kind  never synced: the log names the kind, again and again
 //	object with a bad field  the rest of it is used; logged, counted in
 //	                         evenkeel_xds_invalid_objects
-//	no file notifications    the directory is looked at every Poll instead
+//	no file notifications    the directory is looked at every BlindPoll instead
 //
 // # Limitations
 //

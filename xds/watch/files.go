@@ -4,6 +4,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,6 +38,10 @@ type FilesConfig struct {
 	// Poll is how often the directory is looked at in any case, for file systems
 	// that do not notify. Default: 2 s.
 	Poll time.Duration
+	// BlindPoll is how often it is looked at when the kernel gives no
+	// notifications, as when fs.inotify.max_user_instances is used up. Default:
+	// 100 ms.
+	BlindPoll time.Duration
 }
 
 // Files is the source that reads a directory of YAML files, as the sandbox uses it.
@@ -69,12 +74,9 @@ func NewFiles(cfg FilesConfig) (*Files, error) {
 	if cfg.Logger == nil {
 		return nil, errors.New("watch: Logger: required")
 	}
-	if cfg.Settle == 0 {
-		cfg.Settle = 20 * time.Millisecond
-	}
-	if cfg.Poll == 0 {
-		cfg.Poll = 2 * time.Second
-	}
+	cfg.Settle = cmp.Or(cfg.Settle, 20*time.Millisecond)
+	cfg.Poll = cmp.Or(cfg.Poll, 2*time.Second)
+	cfg.BlindPoll = cmp.Or(cfg.BlindPoll, 100*time.Millisecond)
 	info, err := os.Stat(cfg.Dir)
 	if err == nil && !info.IsDir() {
 		err = fmt.Errorf("%s is not a directory", cfg.Dir)
@@ -101,7 +103,11 @@ func (f *Files) Run(ctx context.Context, sink Sink) error {
 	defer stop()
 	f.read(ctx, sink, time.Now())
 	sink.Synced()
-	poll := time.NewTicker(f.cfg.Poll)
+	every := f.cfg.Poll
+	if events == nil {
+		every = f.cfg.BlindPoll
+	}
+	poll := time.NewTicker(every)
 	defer poll.Stop()
 	for {
 		select {
@@ -114,7 +120,8 @@ func (f *Files) Run(ctx context.Context, sink Sink) error {
 			f.read(ctx, sink, time.Now())
 		case _, ok := <-events:
 			if !ok {
-				events = nil // the poll goes on
+				events = nil
+				poll.Reset(f.cfg.BlindPoll)
 				continue
 			}
 			f.read(ctx, sink, time.Now())
@@ -122,7 +129,7 @@ func (f *Files) Run(ctx context.Context, sink Sink) error {
 	}
 }
 
-// notify reports changes of the directory as far as the system can tell them.
+// notify reports changes of the directory; nil if the system cannot tell them.
 func (f *Files) notify() (<-chan struct{}, func()) {
 	w, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -131,7 +138,7 @@ func (f *Files) notify() (<-chan struct{}, func()) {
 		}
 	}
 	if err != nil {
-		f.log.Warn("no notifications of changed files; looking at the directory instead", "dir", f.cfg.Dir, "every", f.cfg.Poll, "error", err)
+		f.log.Warn("no notifications of changed files; looking at the directory instead", "dir", f.cfg.Dir, "every", f.cfg.BlindPoll, "error", err)
 		return nil, func() {}
 	}
 	out := make(chan struct{}, 1)
