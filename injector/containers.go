@@ -67,12 +67,12 @@ func initContainer(cfg *Config, resources corev1.ResourceRequirements) corev1.Co
 		SecurityContext: &corev1.SecurityContext{
 			// With any other uid the added capabilities are not effective. Each field
 			// is set, for the pod's securityContext would fill the ones that are not.
-			RunAsUser:                ptr(int64(0)),
-			RunAsGroup:               ptr(int64(0)),
-			RunAsNonRoot:             ptr(false),
-			Privileged:               ptr(false),
-			AllowPrivilegeEscalation: ptr(false),
-			ReadOnlyRootFilesystem:   ptr(true),
+			RunAsUser:                new(int64(0)),
+			RunAsGroup:               new(int64(0)),
+			RunAsNonRoot:             new(false),
+			Privileged:               new(false),
+			AllowPrivilegeEscalation: new(false),
+			ReadOnlyRootFilesystem:   new(true),
 			Capabilities: &corev1.Capabilities{
 				Drop: []corev1.Capability{"ALL"},
 				Add:  []corev1.Capability{"BPF", "NET_ADMIN"},
@@ -93,7 +93,7 @@ func sidecarContainer(cfg *Config, resources corev1.ResourceRequirements, worklo
 		Image:           cfg.SidecarImage,
 		ImagePullPolicy: cfg.ImagePullPolicy,
 		// An init container that stays: it runs before the app and outlives it.
-		RestartPolicy: ptr(corev1.ContainerRestartPolicyAlways),
+		RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
 		Args: []string{
 			"run",
 			"--listen-port=" + strconv.Itoa(xds.PortOutbound),
@@ -137,12 +137,12 @@ func sidecarContainer(cfg *Config, resources corev1.ResourceRequirements, worklo
 			FailureThreshold: 5,
 		},
 		SecurityContext: &corev1.SecurityContext{
-			RunAsUser:                ptr(int64(nonRoot)),
-			RunAsGroup:               ptr(int64(nonRoot)),
-			RunAsNonRoot:             ptr(true),
-			Privileged:               ptr(false),
-			AllowPrivilegeEscalation: ptr(false),
-			ReadOnlyRootFilesystem:   ptr(true),
+			RunAsUser:                new(int64(nonRoot)),
+			RunAsGroup:               new(int64(nonRoot)),
+			RunAsNonRoot:             new(true),
+			Privileged:               new(false),
+			AllowPrivilegeEscalation: new(false),
+			ReadOnlyRootFilesystem:   new(true),
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
@@ -163,21 +163,21 @@ func volumes(cfg *Config) []corev1.Volume {
 			// Its own token for its own audience: independent of the pod's
 			// automountServiceAccountToken, and worthless at the API server.
 			Sources: []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
-				Audience: xds.TokenAudience, ExpirationSeconds: ptr(int64(tokenExpiration)), Path: "token",
+				Audience: xds.TokenAudience, ExpirationSeconds: new(int64(tokenExpiration)), Path: "token",
 			}}},
-			DefaultMode: ptr(int32(0o644)),
+			DefaultMode: new(int32(0o644)),
 		}}},
 		{Name: volumeCA, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: TrustConfigMap},
-			DefaultMode:          ptr(int32(0o644)),
+			DefaultMode:          new(int32(0o644)),
 			// Without the control plane pods still start.
-			Optional: ptr(true),
+			Optional: new(true),
 		}}},
 		{Name: volumeState, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
-			SizeLimit: ptr(resource.MustParse("1Mi")),
+			SizeLimit: new(resource.MustParse("1Mi")),
 		}}},
 		{Name: volumeCgroup, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
-			Path: cfg.CgroupRoot, Type: ptr(corev1.HostPathDirectory),
+			Path: cfg.CgroupRoot, Type: new(corev1.HostPathDirectory),
 		}}},
 	}
 }
@@ -201,5 +201,3 @@ func joinPorts(ports []uint16) string {
 	}
 	return strings.Join(s, ",")
 }
-
-func ptr[T any](v T) *T { return &v }

@@ -30,10 +30,9 @@ func Review(hook *admission.Webhook, metrics *Metrics, logger *slog.Logger) http
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resp, err := review(hook, w, r)
 		if err != nil {
-			var bad *requestError
 			code := http.StatusInternalServerError
-			if errors.As(err, &bad) {
-				code = bad.code
+			if peer, ok := errors.AsType[*requestError](err); ok {
+				code = peer.code
 			}
 			metrics.refused(code)
 			logger.Error("admission request failed, the API server's failure policy decides", "code", code, "error", err, "remote", r.RemoteAddr)
@@ -69,8 +68,7 @@ func review(hook *admission.Webhook, w http.ResponseWriter, r *http.Request) ([]
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxReview))
 	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
+		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, bad(http.StatusRequestEntityTooLarge, "body is larger than %d bytes", large.Limit)
 		}
 		return nil, bad(http.StatusBadRequest, "body cannot be read: %v", err)

@@ -219,7 +219,7 @@ func TestReviewInjects(t *testing.T) {
 func TestReviewWarns(t *testing.T) {
 	h := newHarness(t, namespace("shop", enabled()))
 	mistakes := editPod(t, func(p *corev1.Pod) {
-		p.Annotations = map[string]string{"config.evenkeel.dev/log-level": "loud", "config.evenkeel.dev/log-levle": strings.Repeat("é", 300)}
+		p.Annotations = map[string]string{"config.evenkeel.dev/log-level": "loud", "config.evenkeel.dev/log-levell": strings.Repeat("é", 300)}
 		p.Annotations["config.evenkeel.dev/outbound-ports"] = strings.Repeat("é", 300)
 	})
 	resp := h.review(t, mistakes)

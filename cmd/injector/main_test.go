@@ -49,8 +49,12 @@ func TestMistakes(t *testing.T) {
 		file string
 		want []string
 	}{
-		{"several flags", []string{"--webhook-listen=15955", "--admin-listen=x", "--shutdown-delay=-1s", "extra"}, goodFile,
-			[]string{"--namespace is missing", `--webhook-listen="15955"`, `--admin-listen="x"`, "--shutdown-delay", `"extra"`}},
+		{
+			"several flags",
+			[]string{"--webhook-listen=15955", "--admin-listen=x", "--shutdown-delay=-1s", "extra"},
+			goodFile,
+			[]string{"--namespace is missing", `--webhook-listen="15955"`, `--admin-listen="x"`, "--shutdown-delay", `"extra"`},
+		},
 		{"unknown flag", []string{"--namespaces=x"}, goodFile, []string{"-namespaces"}},
 		{"unknown key", []string{"--namespace=x"}, goodFile + "sidecarImag: x\n", []string{"sidecarImag"}},
 		{"wrong type", []string{"--namespace=x"}, goodFile + "outboundPorts: [a]\n", []string{"outboundPorts"}},

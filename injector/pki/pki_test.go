@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,9 +119,9 @@ func TestLifeOfACluster(t *testing.T) {
 	}
 	var history []past
 	old := func(now time.Time) past {
-		for i := len(history) - 1; i >= 0; i-- {
-			if now.Sub(history[i].at) >= refresh {
-				return history[i]
+		for _, h := range slices.Backward(history) {
+			if now.Sub(h.at) >= refresh {
+				return h
 			}
 		}
 		return history[0]

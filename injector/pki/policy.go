@@ -59,8 +59,12 @@ func (p Policy) Validate() error {
 		name string
 		d    time.Duration
 	}{
-		{"RootLifetime", p.RootLifetime}, {"RootRenewBefore", p.RootRenewBefore}, {"PublishFor", p.PublishFor},
-		{"Settle", p.Settle}, {"LeafLifetime", p.LeafLifetime}, {"Skew", p.Skew},
+		{"RootLifetime", p.RootLifetime},
+		{"RootRenewBefore", p.RootRenewBefore},
+		{"PublishFor", p.PublishFor},
+		{"Settle", p.Settle},
+		{"LeafLifetime", p.LeafLifetime},
+		{"Skew", p.Skew},
 	} {
 		if f.d <= 0 {
 			errs = append(errs, fmt.Errorf("certificate policy: %s is %v, must be above 0", f.name, f.d))

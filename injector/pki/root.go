@@ -122,7 +122,7 @@ func (p Policy) retired(before, next *Authority, o Observed) (kept []*x509.Certi
 		})
 		switch {
 		case !o.Now.Before(c.NotAfter), len(kept) == maxRetired,
-			!inUse && !(fromStore && o.Now.Before(overlap)):
+			!inUse && (!fromStore || !o.Now.Before(overlap)):
 			if fromStore {
 				changes = append(changes, describe("retired root is trusted no more", c))
 			}
