@@ -97,9 +97,17 @@ func (d *downSession) ConnEnded(now time.Time, cause error) {
 	s.downs[last] = nil
 	s.downs = s.downs[:last]
 	if !errors.Is(cause, io.EOF) && !errors.Is(cause, loop.ErrFinished) {
-		s.cfg.Logger.Info("connection of the app ended", "peer", d.peer.String(), "destination", d.orig.String(), "cause", cause)
+		s.cfg.Logger.Info("connection of the app ended", "peer", d.peer.String(), "destination", d.destination(), "cause", cause)
 	}
 	s.drained()
+}
+
+// destination is what the app dialled, for people.
+func (d *downSession) destination() string {
+	if d.orig.IsValid() {
+		return d.orig.String()
+	}
+	return "the sidecar itself"
 }
 
 // shutdown asks the app to end its streams and not to open more.
