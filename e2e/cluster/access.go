@@ -52,7 +52,7 @@ func (c *Cluster) runClient(ctx context.Context, stdin, name string, args []stri
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), errors.Join(fmt.Errorf("%s %s: %s: %s", name, strings.Join(args, " "), err, strings.TrimSpace(stderr.String())), ctx.Err())
+		return stdout.String(), errors.Join(fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(stderr.String())), ctx.Err())
 	}
 	return stdout.String(), nil
 }
@@ -96,7 +96,7 @@ func (c *Cluster) DialFrom(ctx context.Context, nodeName, network, addr string) 
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: dial %s: %s", addr, err)
+		return nil, fmt.Errorf("cluster: dial %s: %w", addr, err)
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
 		ips, err := c.lookup(ctx, p, host)

@@ -82,7 +82,7 @@ func (a *apiClient) get(ctx context.Context, path string, out any) error {
 		return nil
 	}
 	if err := json.Unmarshal(b, out); err != nil {
-		return fmt.Errorf("GET %s: %s", path, err)
+		return fmt.Errorf("GET %s: %w", path, err)
 	}
 	return nil
 }

@@ -206,7 +206,7 @@ func (c *Cluster) Detach() error {
 	var errs []error
 	for name, f := range c.lifelines {
 		if _, err := f.Write([]byte{detach}); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s", name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 		errs = append(errs, f.Close())
 		delete(c.lifelines, name)

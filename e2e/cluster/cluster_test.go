@@ -180,7 +180,7 @@ spec:
   - name: client
     image: e2e.local/testapp:1
     imagePullPolicy: Never
-    args: [client, --target=echo:50051, --rate=50]
+    args: [client, --target=echo:50051, --rate=50, --deadline=30s]
     readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}
 ---
 apiVersion: v1
@@ -192,7 +192,7 @@ spec:
   - name: client
     image: e2e.local/testapp-python:1
     imagePullPolicy: Never
-    args: [client, --target=echo:50051, --rate=50]
+    args: [client, --target=echo:50051, --rate=50, --deadline=30s]
     readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}
 `
 
@@ -214,7 +214,7 @@ func (h *harness) testPrograms(t *testing.T) {
 	if _, err := h.c.KubectlInput(h.ctx, manifest, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	servers, err := h.c.WaitPods(h.ctx, "default", "app=echo", 2, time.Minute)
+	servers, err := h.c.WaitPods(h.ctx, "default", "app=echo", 2, 2*time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func (h *harness) testPrograms(t *testing.T) {
 		t.Errorf("both servers run on %s", servers[0].Node)
 	}
 	for _, app := range []string{"client", "python"} {
-		if _, err := h.c.WaitPods(h.ctx, "default", "app="+app, 1, time.Minute); err != nil {
+		if _, err := h.c.WaitPods(h.ctx, "default", "app="+app, 1, 2*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		pod, err := h.c.Pod(h.ctx, "default", app)
@@ -358,7 +358,7 @@ func (h *harness) reboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.wantCondition(t, "node2", cluster.NodeReady)
-	if _, err := h.c.WaitPods(h.ctx, "default", "app=echo", 2, time.Minute); err != nil {
+	if _, err := h.c.WaitPods(h.ctx, "default", "app=echo", 2, 2*time.Minute); err != nil {
 		t.Error(err)
 	}
 }
@@ -369,7 +369,7 @@ func (h *harness) dump(t *testing.T) {
 		t.Fatal(err)
 	}
 	for pattern, want := range map[string]string{
-		"events.txt":                           "Started container client",
+		"events.txt":                           "Container started",
 		"pods.txt":                             "echo-",
 		"node1/audit.log":                      `"verb":"create"`,
 		"node2/kubelet.log":                    "kubelet",

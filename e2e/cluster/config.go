@@ -59,35 +59,35 @@ func (c Config) withDefaults() (Config, error) {
 		c.Name = "default"
 	}
 	if !validName.MatchString(c.Name) {
-		errs = append(errs, fmt.Errorf("Name: %q: want 1 to 20 lower-case letters, digits and dashes", c.Name))
+		errs = append(errs, fmt.Errorf("field Name: %q: want 1 to 20 lower-case letters, digits and dashes", c.Name))
 	}
 	if c.Nodes == 0 {
 		c.Nodes = defaultNodes
 	}
 	if c.Nodes < 1 || c.Nodes > maxNodes {
-		errs = append(errs, fmt.Errorf("Nodes: %d: want 1 to %d", c.Nodes, maxNodes))
+		errs = append(errs, fmt.Errorf("field Nodes: %d: want 1 to %d", c.Nodes, maxNodes))
 	}
 	switch c.ProxyMode {
 	case "":
 		c.ProxyMode = "nftables"
 	case "nftables", "iptables":
 	default:
-		errs = append(errs, fmt.Errorf("ProxyMode: %q: want nftables or iptables", c.ProxyMode))
+		errs = append(errs, fmt.Errorf("field ProxyMode: %q: want nftables or iptables", c.ProxyMode))
 	}
 	if c.CacheDir == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("CacheDir: %s", err))
+			errs = append(errs, fmt.Errorf("field CacheDir: %w", err))
 		}
 		c.CacheDir = filepath.Join(dir, "evenkeel")
 	}
 	var err error
 	if c.CacheDir, err = filepath.Abs(c.CacheDir); err != nil {
-		errs = append(errs, fmt.Errorf("CacheDir: %s", err))
+		errs = append(errs, fmt.Errorf("field CacheDir: %w", err))
 	}
 	if c.Checkout == "" {
 		if c.Checkout, err = findCheckout(); err != nil {
-			errs = append(errs, fmt.Errorf("Checkout: %s", err))
+			errs = append(errs, fmt.Errorf("field Checkout: %w", err))
 		}
 	}
 	if c.Progress == nil {

@@ -85,7 +85,7 @@ func killCgroup(ctx context.Context, hs []cgroup.Hierarchy, rel string) error {
 		for _, pid := range pids {
 			// It may have ended since it was listed.
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("kill process %d: %s", pid, err)
+				return fmt.Errorf("kill process %d: %w", pid, err)
 			}
 		}
 		if err := ctx.Err(); err != nil {

@@ -287,7 +287,7 @@ func (c *Cluster) LoadImage(ctx context.Context, archives ...string) error {
 			for _, archive := range archives {
 				cmd := exec.CommandContext(ctx, c.programs["ctr"], "-a", p.root()+"/run/containerd/containerd.sock", "-n", "k8s.io", "images", "import", archive)
 				if out, err := cmd.CombinedOutput(); err != nil {
-					return fmt.Errorf("cluster: load %s into %s: %s: %s", archive, name, err, bytes.TrimSpace(out))
+					return fmt.Errorf("cluster: load %s into %s: %w: %s", archive, name, err, bytes.TrimSpace(out))
 				}
 			}
 			return nil

@@ -18,7 +18,7 @@ var dnsManifest string
 const (
 	// startTimeout bounds each wait of Start. Each takes a few seconds on an
 	// idle machine.
-	startTimeout = 90 * time.Second
+	startTimeout = 3 * time.Minute
 	pollInterval = 50 * time.Millisecond
 )
 
@@ -36,11 +36,21 @@ func poll(ctx context.Context, timeout time.Duration, what string, f func(contex
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, pollInterval) {
 			return fmt.Errorf("%s: not after %s: %w", what, timeout, last)
-		case <-time.After(pollInterval):
 		}
+	}
+}
+
+// pause waits; it says false if ctx ended before.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
 	}
 }
 

@@ -45,7 +45,7 @@ func installProgram(ctx context.Context, cfg Config) error {
 		cmd.Dir = cfg.Checkout
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build the cluster command: %s\n%s", err, out)
+			return fmt.Errorf("build the cluster command: %w\n%s", err, out)
 		}
 		return nil
 	}
@@ -109,7 +109,7 @@ func (c *Cluster) startSwitch(ctx context.Context, ln *os.File) error {
 			return nil
 		}
 		if !p.alive() || time.Now().After(deadline) || ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("the switch did not start: %s (log: %s)", err, c.logOf(switchName)), ctx.Err())
+			return errors.Join(fmt.Errorf("the switch did not start: %w (log: %s)", err, c.logOf(switchName)), ctx.Err())
 		}
 	}
 }
@@ -174,7 +174,7 @@ func (c *Cluster) spawn(name string, namespaces uintptr, extra *os.File, args ..
 	defer r.Close()
 	// Not with a context: the process lives until it is killed or the lifeline
 	// ends.
-	cmd := exec.Command(c.cfg.installedProgram(), args...) //nolint:noctx // see above
+	cmd := exec.Command(c.cfg.installedProgram(), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{r}
 	if extra != nil {
@@ -185,14 +185,14 @@ func (c *Cluster) spawn(name string, namespaces uintptr, extra *os.File, args ..
 	}
 	if err := cmd.Start(); err != nil {
 		w.Close()
-		return process{}, fmt.Errorf("start %s: %s", name, err)
+		return process{}, fmt.Errorf("start %s: %w", name, err)
 	}
 	p, err := processOf(cmd.Process.Pid)
 	// Reap it; how it ended is in its log.
 	go func() { _ = cmd.Wait() }()
 	if err != nil {
 		w.Close()
-		return process{}, fmt.Errorf("start %s: %s", name, err)
+		return process{}, fmt.Errorf("start %s: %w", name, err)
 	}
 	c.mu.Lock()
 	c.lifelines[name] = w
@@ -213,7 +213,7 @@ func runIn(ctx context.Context, pid int, name string, args ...string) error {
 		return err
 	}
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("%s: %s: %s", name, err, out)
+		return fmt.Errorf("%s: %w: %s", name, err, out)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func readState(cfg Config) (*state, error) {
 	}
 	var s state
 	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fmt.Errorf("%s: %s", cfg.stateFile(), err)
+		return nil, fmt.Errorf("%s: %w", cfg.stateFile(), err)
 	}
 	return &s, nil
 }
@@ -109,7 +109,7 @@ func (p process) kill(wait time.Duration) error {
 		return nil
 	}
 	if err := unix.Kill(p.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d: %s", p.PID, err)
+		return fmt.Errorf("kill process %d: %w", p.PID, err)
 	}
 	for deadline := time.Now().Add(wait); p.alive(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -156,7 +156,7 @@ func tryLock(f *os.File) (ours bool, err error) {
 		return false, fmt.Errorf("in use by process %s: end that first", strings.TrimSpace(string(b[:n])))
 	}
 	if err != nil {
-		return false, fmt.Errorf("lock %s: %s", f.Name(), err)
+		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	mine, err := f.Stat()
 	if err != nil {

@@ -116,11 +116,8 @@ func aptGet(ctx context.Context, apt string, args ...string) error {
 		}
 		locked := strings.Contains(out.String(), "Could not get lock")
 		if !locked || time.Now().After(deadline) || ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("debian: apt-get %s: %s\n%s", args[2], err, strings.TrimSpace(out.String())), ctx.Err())
+			return errors.Join(fmt.Errorf("debian: apt-get %s: %w\n%s", args[2], err, strings.TrimSpace(out.String())), ctx.Err())
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(2 * time.Second):
-		}
+		time.Sleep(2 * time.Second)
 	}
 }

@@ -54,7 +54,7 @@ var epoch = time.Unix(0, 0)
 // Write makes the archive at file, whole or not at all.
 func Write(file string, spec Spec) error {
 	if err := write(file, spec); err != nil {
-		return fmt.Errorf("image: write %s (%s): %s", file, spec.Name, err)
+		return fmt.Errorf("image: write %s (%s): %w", file, spec.Name, err)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func Go(ctx context.Context, cfg Config) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", binary, "evenkeel.dev/e2e/testapp")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("images: build testapp: %s\n%s", err, out)
+		return "", fmt.Errorf("images: build testapp: %w\n%s", err, out)
 	}
 	archive := filepath.Join(cfg.CacheDir, "testapp.tar")
 	return archive, image.Write(archive, image.Spec{
@@ -163,7 +163,7 @@ func debianRootFS(ctx context.Context, cfg Config) (string, error) {
 	defer os.Remove(file + ".tmp.tar")
 	cmd := exec.CommandContext(ctx, "mmdebstrap", args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("mmdebstrap: %s\n%s", err, lastLines(string(out), 20))
+		return "", fmt.Errorf("mmdebstrap: %w\n%s", err, lastLines(string(out), 20))
 	}
 	return file, os.Rename(file+".tmp.tar", file)
 }
@@ -192,7 +192,7 @@ func pythonPackages(ctx context.Context, cfg Config) (string, error) {
 	cmd := exec.CommandContext(ctx, "python3", "-m", "pip", "install", "--quiet", "--target", tmp, "--only-binary=:all:", "--no-compile",
 		"--implementation=cp", "--python-version="+pythonVersion, "--platform="+platform, "--root-user-action=ignore", "grpcio=="+grpcioVersion)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("pip install grpcio: %s\n%s", err, lastLines(string(out), 20))
+		return "", fmt.Errorf("pip install grpcio: %w\n%s", err, lastLines(string(out), 20))
 	}
 	return dir, os.Rename(tmp, dir)
 }

@@ -129,18 +129,17 @@ func lockDir(ctx context.Context, cfg Config) (*os.File, error) {
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			f.Close()
-			return nil, fmt.Errorf("lock %s: %s", f.Name(), err)
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
 		if !told {
 			cfg.Progress("another build is under way in " + cfg.Dir + ": waiting for it")
 			told = true
 		}
-		select {
-		case <-ctx.Done():
+		if err := ctx.Err(); err != nil {
 			f.Close()
-			return nil, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+			return nil, err
 		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 

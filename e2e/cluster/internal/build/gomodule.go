@@ -99,7 +99,7 @@ func download(ctx context.Context, dir string, r recipe) (moduleInfo, error) {
 		return info, err
 	}
 	if err := json.Unmarshal([]byte(out), &info); err != nil {
-		return info, fmt.Errorf("go mod download: %s", err)
+		return info, fmt.Errorf("go mod download: %w", err)
 	}
 	if info.Error != "" {
 		return info, fmt.Errorf("go mod download: %s", info.Error)
@@ -123,7 +123,7 @@ func replaceStaging(ctx context.Context, dir string, r recipe) error {
 		Require []struct{ Path, Version string }
 	}
 	if err := json.Unmarshal([]byte(out), &upstream); err != nil {
-		return fmt.Errorf("read %s: %s", info.GoMod, err)
+		return fmt.Errorf("read %s: %w", info.GoMod, err)
 	}
 	staging := "v0." + strings.TrimPrefix(r.version, field(r.version, 0)+".")
 	args := []string{"mod", "edit"}
@@ -186,7 +186,7 @@ func goCommand(ctx context.Context, dir string, env []string, args ...string) (s
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
-		return "", fmt.Errorf("go %s (in %s): %s\n%s", strings.Join(args[:min(2, len(args))], " "), dir, err, lastLines(stderr.String()+stdout.String(), 20))
+		return "", fmt.Errorf("go %s (in %s): %w\n%s", strings.Join(args[:min(2, len(args))], " "), dir, err, lastLines(stderr.String()+stdout.String(), 20))
 	}
 	return strings.TrimSpace(stdout.String()), nil
 }

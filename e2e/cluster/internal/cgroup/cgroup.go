@@ -34,7 +34,7 @@ type Hierarchy struct {
 func Hierarchies() ([]Hierarchy, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
-		return nil, fmt.Errorf("cgroup: list hierarchies: %s", err)
+		return nil, fmt.Errorf("cgroup: list hierarchies: %w", err)
 	}
 	defer f.Close()
 	var hs []Hierarchy
@@ -89,7 +89,7 @@ func Create(hs []Hierarchy, rel string) error {
 			parent := dir
 			dir = filepath.Join(dir, part)
 			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return fmt.Errorf("cgroup: create: %s", err)
+				return fmt.Errorf("cgroup: create: %w", err)
 			}
 			if slices.Contains(h.Controllers, "cpuset") {
 				if err := inheritCPUs(parent, dir); err != nil {
@@ -107,13 +107,13 @@ func Create(hs []Hierarchy, rel string) error {
 func delegate(dir string) error {
 	has, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
-		return fmt.Errorf("cgroup: delegate: %s", err)
+		return fmt.Errorf("cgroup: delegate: %w", err)
 	}
-	for _, c := range strings.Fields(string(has)) {
+	for c := range strings.FieldsSeq(string(has)) {
 		switch c {
 		case "cpuset", "cpu", "io", "memory", "hugetlb", "pids":
 			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c), 0o644); err != nil {
-				return fmt.Errorf("cgroup: delegate controller %s below %s: %s", c, dir, err)
+				return fmt.Errorf("cgroup: delegate controller %s below %s: %w", c, dir, err)
 			}
 		}
 	}
@@ -126,10 +126,10 @@ func inheritCPUs(parent, dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		b, err := os.ReadFile(filepath.Join(parent, name))
 		if err != nil {
-			return fmt.Errorf("cgroup: inherit %s: %s", name, err)
+			return fmt.Errorf("cgroup: inherit %s: %w", name, err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
-			return fmt.Errorf("cgroup: inherit %s: %s", name, err)
+			return fmt.Errorf("cgroup: inherit %s: %w", name, err)
 		}
 	}
 	return nil
@@ -162,7 +162,7 @@ func Procs(dir string) ([]int, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cgroup: list processes below %s: %s", dir, err)
+		return nil, fmt.Errorf("cgroup: list processes below %s: %w", dir, err)
 	}
 	return pids, nil
 }
@@ -171,7 +171,7 @@ func Procs(dir string) ([]int, error) {
 func Join(h Hierarchy, rel string, pid int) error {
 	p := filepath.Join(h.Mount, rel, "cgroup.procs")
 	if err := os.WriteFile(p, []byte(strconv.Itoa(pid)), 0o644); err != nil {
-		return fmt.Errorf("cgroup: move process %d: %s", pid, err)
+		return fmt.Errorf("cgroup: move process %d: %w", pid, err)
 	}
 	return nil
 }

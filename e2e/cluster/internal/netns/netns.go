@@ -27,13 +27,13 @@ import (
 func Do(pid int, f func() error) error {
 	ns, err := os.Open("/proc/" + strconv.Itoa(pid) + "/ns/net")
 	if err != nil {
-		return fmt.Errorf("netns: %s", err)
+		return fmt.Errorf("netns: %w", err)
 	}
 	defer ns.Close()
 	done := make(chan error, 1)
 	go onOwnThread(func() {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("netns: enter the network namespace of process %d: %s", pid, err)
+			done <- fmt.Errorf("netns: enter the network namespace of process %d: %w", pid, err)
 			return
 		}
 		done <- f()
@@ -76,7 +76,7 @@ func Start(pid int, cmd *exec.Cmd) error {
 func Dial(ctx context.Context, pid int, network, addr string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, fmt.Errorf("netns: dial %s: %s", addr, err)
+		return nil, fmt.Errorf("netns: dial %s: %w", addr, err)
 	}
 	if _, err := netip.ParseAddr(host); err != nil {
 		return nil, fmt.Errorf("netns: dial %s: %q is not an IP address", addr, host)

@@ -44,18 +44,18 @@ const controlTimeout = 20 * time.Second
 func Order(socket string, req Request) (pid int, err error) {
 	conn, err := net.DialTimeout("unix", socket, controlTimeout)
 	if err != nil {
-		return 0, fmt.Errorf("control socket of the node: %s", err)
+		return 0, fmt.Errorf("control socket of the node: %w", err)
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(controlTimeout)); err != nil {
 		return 0, err
 	}
 	if err := json.NewEncoder(conn).Encode(req); err != nil {
-		return 0, fmt.Errorf("order %s %s: %s", req.Verb, req.Daemon, err)
+		return 0, fmt.Errorf("order %s %s: %w", req.Verb, req.Daemon, err)
 	}
 	var res Response
 	if err := json.NewDecoder(conn).Decode(&res); err != nil {
-		return 0, fmt.Errorf("order %s %s: no answer: %s", req.Verb, req.Daemon, err)
+		return 0, fmt.Errorf("order %s %s: no answer: %w", req.Verb, req.Daemon, err)
 	}
 	if res.Error != "" {
 		return 0, fmt.Errorf("order %s %s: %s", req.Verb, req.Daemon, res.Error)
@@ -129,9 +129,11 @@ func (r *registry) carryOut(req Request) Response {
 		return Response{Error: err.Error()}
 	}
 	reply := make(chan orderReply, 1)
+	t := time.NewTimer(controlTimeout)
+	defer t.Stop()
 	select {
 	case d.orders <- order{verb: req.Verb, signal: unix.Signal(req.Signal), reply: reply}:
-	case <-time.After(controlTimeout):
+	case <-t.C:
 		return Response{Error: "the daemon's supervisor does not answer"}
 	}
 	res := <-reply

@@ -122,10 +122,12 @@ func stop(pid int, exit <-chan unix.WaitStatus) (unix.WaitStatus, error) {
 	if err := unix.Kill(pid, unix.SIGTERM); err != nil {
 		return 0, err
 	}
+	t := time.NewTimer(stopTimeout)
+	defer t.Stop()
 	select {
 	case status := <-exit:
 		return status, nil
-	case <-time.After(stopTimeout):
+	case <-t.C:
 	}
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		return 0, err

@@ -30,7 +30,7 @@ func writeConfigs(s *Spec) error {
 	} {
 		var b bytes.Buffer
 		if err := t.ExecuteTemplate(&b, name, s); err != nil {
-			return fmt.Errorf("render %s: %s", name, err)
+			return fmt.Errorf("render %s: %w", name, err)
 		}
 		path := s.path(file)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

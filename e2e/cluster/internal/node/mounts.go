@@ -20,12 +20,12 @@ func mountPrivate(s *Spec) error {
 	// inside, because the kubelet and mount propagation of volumes need it.
 	for _, flags := range []uintptr{unix.MS_REC | unix.MS_PRIVATE, unix.MS_REC | unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", flags, ""); err != nil {
-			return fmt.Errorf("make mounts private: %s", err)
+			return fmt.Errorf("make mounts private: %w", err)
 		}
 	}
 	// A /proc of the new PID namespace.
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount /proc: %s", err)
+		return fmt.Errorf("mount /proc: %w", err)
 	}
 	// /run is empty at boot; /var/lib and /var/log survive one.
 	if err := os.RemoveAll(s.path("run")); err != nil {

@@ -30,7 +30,7 @@ func setUpNetwork(ps *processes, s *Spec) error {
 		"/proc/sys/net/ipv4/conf/all/rp_filter": "0",
 	} {
 		if err := os.WriteFile(file, []byte(value), 0o644); err != nil {
-			return fmt.Errorf("set sysctl: %s", err)
+			return fmt.Errorf("set sysctl: %w", err)
 		}
 	}
 	if err := waitForUplink(); err != nil {

@@ -93,7 +93,7 @@ func (p *processes) run(stdin string, argv ...string) (string, error) {
 	_, exit, err := p.start(argv, &os.ProcAttr{Env: os.Environ(), Files: []*os.File{in, w, w}})
 	w.Close()
 	if err != nil {
-		return "", fmt.Errorf("%s: %s", argv[0], err)
+		return "", fmt.Errorf("%s: %w", argv[0], err)
 	}
 	out, err := io.ReadAll(r)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -24,7 +25,7 @@ import (
 )
 
 // bootTimeout bounds each wait of a boot.
-const bootTimeout = 60 * time.Second
+const bootTimeout = 2 * time.Minute
 
 // Run is PID 1 of the node that specFile describes. It returns only when the
 // node could not be set up, or when the harness is gone and all is cleaned up.
@@ -71,7 +72,7 @@ type nodeProcess struct {
 func (n *nodeProcess) boot(ctx context.Context) error {
 	s := n.spec
 	if err := unix.Sethostname([]byte(s.Name)); err != nil {
-		return fmt.Errorf("set hostname: %s", err)
+		return fmt.Errorf("set hostname: %w", err)
 	}
 	hs, err := cgroup.Hierarchies()
 	if err != nil {
@@ -157,24 +158,51 @@ func sysProcAttr(cgroup *os.File) *syscall.SysProcAttr {
 // importImages loads the base images. They are there already after a reboot;
 // importing again is quick.
 func (n *nodeProcess) importImages() error {
-	ctr := n.spec.program("ctr")
-	deadline := time.Now().Add(bootTimeout)
-	for {
-		_, err := n.ps.run("", ctr, "version")
-		if err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("containerd does not answer: %s", err)
-		}
-		time.Sleep(50 * time.Millisecond)
+	if err := n.waitForRuntime(); err != nil {
+		return err
 	}
 	for _, archive := range n.spec.Images {
-		if _, err := n.ps.run("", ctr, "-n", "k8s.io", "images", "import", archive); err != nil {
-			return fmt.Errorf("import image: %s", err)
+		if _, err := n.ps.run("", n.spec.program("ctr"), "-n", "k8s.io", "images", "import", archive); err != nil {
+			return fmt.Errorf("import image: %w", err)
 		}
 	}
 	return nil
+}
+
+// waitForRuntime waits until containerd serves the kubelet. A containerd whose
+// CRI plugin did not load (the usual cause: no inotify instance was left) runs on
+// without it for ever; so start it again.
+func (n *nodeProcess) waitForRuntime() error {
+	ctr := n.spec.program("ctr")
+	deadline := time.Now().Add(bootTimeout)
+	for {
+		out, err := n.ps.run("", ctr, "plugins", "ls")
+		switch {
+		case err != nil:
+			err = fmt.Errorf("containerd does not answer: %w", err)
+		case criLoaded(out):
+			return nil
+		default:
+			err = fmt.Errorf("containerd runs without its CRI plugin; see %s/containerd.log (often: too many open files, then raise fs.inotify.max_user_instances)", n.spec.LogDir())
+			n.registry.carryOut(Request{Daemon: Containerd, Verb: "signal", Signal: int(unix.SIGTERM)})
+			time.Sleep(restartDelay)
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// criLoaded reads the output of `ctr plugins ls`: type, id, platforms, status.
+func criLoaded(plugins string) bool {
+	for line := range strings.Lines(plugins) {
+		f := strings.Fields(line)
+		if len(f) == 4 && f[0] == "io.containerd.grpc.v1" && f[1] == "cri" {
+			return f[3] == "ok"
+		}
+	}
+	return false
 }
 
 func (n *nodeProcess) waitForAPI(ctx context.Context) error {
@@ -197,7 +225,7 @@ func (n *nodeProcess) waitForAPI(ctx context.Context) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the API server is not ready after %s: %s", bootTimeout, err)
+			return fmt.Errorf("the API server is not ready after %s: %w", bootTimeout, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

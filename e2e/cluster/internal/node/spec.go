@@ -106,7 +106,7 @@ func ReadSpec(file string) (*Spec, error) {
 	}
 	var s Spec
 	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fmt.Errorf("read node spec %s: %s", file, err)
+		return nil, fmt.Errorf("read node spec %s: %w", file, err)
 	}
 	return &s, nil
 }

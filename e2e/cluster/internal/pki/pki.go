@@ -168,7 +168,7 @@ func (ca *authority) issue(l leaf) error {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, ca.cert, &key.PublicKey, ca.key)
 	if err != nil {
-		return fmt.Errorf("certificate %s: %s", l.file, err)
+		return fmt.Errorf("certificate %s: %w", l.file, err)
 	}
 	return ca.write(l.file, der, key)
 }

@@ -57,7 +57,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	s := &http.Server{Handler: c.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
-	defer s.Close()
+	defer func() { _ = s.Close() }() // the process ends
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(ln) }()
 	cfg.Logger.Info("running", "target", cfg.Call.Target, "rate", cfg.Rate, "http", ln.Addr())

@@ -89,7 +89,7 @@ func Encode(v any) (*[]byte, error) {
 // Decode reads a message into v.
 func Decode(b []byte, v any) error {
 	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("echo: message: %s", err)
+		return fmt.Errorf("echo: message: %w", err)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	adminServer := &http.Server{Handler: s.admin(), ReadHeaderTimeout: 10 * time.Second}
-	defer adminServer.Close()
+	defer func() { _ = adminServer.Close() }() // the process ends
 	failed := make(chan error, 2)
 	go func() { failed <- fmt.Errorf("admin: %w", adminServer.Serve(admin)) }()
 
@@ -126,7 +126,7 @@ func Run(ctx context.Context, cfg Config) error {
 	case HTTP1:
 		h := &http.Server{Handler: http.HandlerFunc(s.http1), ReadHeaderTimeout: 10 * time.Second}
 		serve = func(ln net.Listener) error { return h.Serve(s.tls(ln)) }
-		stop = func() { h.Close() }
+		stop = func() { _ = h.Close() }
 		if cfg.Exit == ExitGraceful {
 			// Ends when the last request has ended, however long that takes:
 			// then the kubelet ends us.

@@ -6,6 +6,7 @@
 package stats
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -230,9 +231,7 @@ func (c *Collector) SnapshotWithTimeline(now time.Time) Snapshot {
 }
 
 func clone(m map[string]int64) map[string]int64 {
-	n := make(map[string]int64, len(m))
-	for k, v := range m {
-		n[k] = v
-	}
+	n := make(map[string]int64, len(m)) // maps.Clone keeps nil, which is null in JSON
+	maps.Copy(n, m)
 	return n
 }
