@@ -20,6 +20,9 @@ import (
 // not read. Beyond it the stream is given up.
 const maxAcks = 1024
 
+// types are the resource types, in the order in which they are asked for.
+var types = [...]string{xds.DestinationType, xds.EndpointType}
+
 // outbox collects what is to be said on the stream and turns it into requests
 // when the sender is free, so that a hundred subscriptions made meanwhile are
 // one request.
@@ -35,7 +38,7 @@ type outbox struct {
 // that are held, so that only what changed meanwhile is sent.
 func (o *outbox) reset(node *corev3.Node, held map[string]*subscription) {
 	o.node, o.acks, o.changes, o.first = node, nil, nil, nil
-	for _, typ := range []string{xds.DestinationType, xds.EndpointType} {
+	for _, typ := range types {
 		s := held[typ]
 		// Delta ADS: a first request without names is a wildcard subscription
 		// (the whole cluster), which nobody wants.
@@ -97,7 +100,10 @@ func (o *outbox) take() *discoveryv3.DeltaDiscoveryRequest {
 		o.acks = o.acks[1:]
 		return req
 	}
-	for _, typ := range slices.Sorted(maps.Keys(o.changes)) {
+	for _, typ := range types {
+		if len(o.changes[typ]) == 0 {
+			continue
+		}
 		req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typ}
 		for _, name := range slices.Sorted(maps.Keys(o.changes[typ])) {
 			if o.changes[typ][name] {

@@ -30,7 +30,7 @@ func newTLS(cfg *Config) credentials.TransportCredentials {
 }
 
 // ClientHandshake is called once for each connection.
-func (r *rereadTLS) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (r *rereadTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	pem, err := os.ReadFile(r.caFile)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the CA: %w", err)
@@ -39,12 +39,9 @@ func (r *rereadTLS) ClientHandshake(ctx context.Context, authority string, raw n
 	if !roots.AppendCertsFromPEM(pem) {
 		return nil, nil, fmt.Errorf("read the CA: %s holds no PEM certificate", r.caFile)
 	}
-	fresh := credentials.NewTLS(&tls.Config{
-		RootCAs:    roots,
-		ServerName: r.serverName,
-		MinVersion: tls.VersionTLS13,
-	})
-	return fresh.ClientHandshake(ctx, authority, raw)
+	fresh := credentials.NewTLS(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13})
+	// grpc verifies the name that it calls the authority, whatever ServerName says.
+	return fresh.ClientHandshake(ctx, r.serverName, raw)
 }
 
 // Clone is part of credentials.TransportCredentials.
