@@ -4,6 +4,7 @@
 package h2
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"strings"
@@ -339,6 +340,35 @@ func benchmarkRPC(b *testing.B, prepare func(*benchWorld), streams int) {
 func BenchmarkSame1(b *testing.B)    { benchmarkRPC(b, (*benchWorld).same, 1) }
 func BenchmarkSame50(b *testing.B)   { benchmarkRPC(b, (*benchWorld).same, 50) }
 func BenchmarkUnique50(b *testing.B) { benchmarkRPC(b, (*benchWorld).unique, 50) }
+
+// BenchmarkData relays a long body in frames of 16 KiB, read 64 KiB at a time.
+func BenchmarkData(b *testing.B) {
+	w := newBenchWorld()
+	w.same()
+	req := w.request(w, w.nextID, nil)
+	w.must(w.down.Receive(w.now, req[:len(req)-len(message)-9]))
+	frame := appendFrameHeader(nil, 16384, http2.FrameData, 0, w.nextID)
+	frame = append(frame, make([]byte, 16384)...)
+	read := bytes.Repeat(frame, 4)
+	credit := appendFrameHeader(nil, 4, http2.FrameWindowUpdate, 0, 0)
+	credit = binary.BigEndian.AppendUint32(credit, 65536)
+	credit = appendFrameHeader(credit, 4, http2.FrameWindowUpdate, 0, 1)
+	credit = binary.BigEndian.AppendUint32(credit, 65536)
+	credit[len(credit)-5] = 3 // the relayed stream's id
+	b.SetBytes(65536)
+	b.ReportAllocs()
+	b.ResetTimer()
+	cpu := cpuTime()
+	for range b.N {
+		w.must(w.down.Receive(w.now, read))
+		for out := w.up.Output(); out != nil; out = w.up.Output() {
+			w.up.Wrote(w.now, len(out))
+		}
+		w.must(w.up.Receive(w.now, credit))
+		w.down.Wrote(w.now, len(w.down.Output()))
+	}
+	b.ReportMetric(float64(cpuTime()-cpu)/float64(b.N), "cpu-ns/op")
+}
 
 func BenchmarkUnique1(b *testing.B) { benchmarkRPC(b, (*benchWorld).unique, 1) }
 

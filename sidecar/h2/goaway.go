@@ -18,7 +18,7 @@ func (s *Session) Shutdown(now time.Time, code http2.ErrCode, debug string) {
 	if s.err != nil {
 		return
 	}
-	s.enter(now)
+	s.clock(now)
 	if s.role == Client {
 		if !s.finalGoAway {
 			s.writeGoAway(0, code, debug)

@@ -4,6 +4,7 @@
 package h2
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -187,6 +188,10 @@ func TestBodies(t *testing.T) {
 		{"longer at once", "1", []int{4}, false},
 		{"longer before the end", "1", []int{2, 5}, false},
 		{"none, as said", "0", []int{0}, true},
+		{"shorter, ended by an empty frame", "7", []int{1, 2, 0}, false},
+		{"longer by padded DATA", "5", []int{1, 5, 1}, false},
+		{"ended by padding alone", "1", []int{1, 0}, true},
+		{"shorter, ended by padding alone", "2", []int{1, 0}, false},
 		{"some, though none was said", "0", []int{1}, false},
 	} {
 		for _, cut := range []int{0, 1} {
@@ -223,6 +228,34 @@ func TestBodies(t *testing.T) {
 			})
 		}
 	}
+	t.Run("a stream that is reset while its DATA comes in", func(t *testing.T) {
+		for _, padding := range []int{0, 50} {
+			p := newPeer(t, Server, nil)
+			p.request(1, false)
+			p.flush()
+			if padding > 0 {
+				p.check(p.fr.WriteDataPadded(1, true, make([]byte, 1000), make([]byte, padding)))
+			} else {
+				p.data(1, true, 1000)
+			}
+			frame := bytes.Clone(p.out.Bytes())
+			p.out.Reset()
+			p.out.Write(frame[:500])
+			p.flush()
+			if n := len(p.streams[1].body); n < 400 {
+				t.Fatalf("%d bytes came: DATA waits for its whole frame", n)
+			}
+			p.streams[1].st.Reset(http2.ErrCodeCancel)
+			p.out.Write(frame[500:])
+			p.request(5, true)
+			p.wantFrame("the reset", "RST_STREAM 1 CANCEL")
+			p.wantAlive("its rest is dropped")
+			if p.streams[5] == nil || p.streams[1].closed != 1 || p.streams[1].ended {
+				t.Error("the frames behind it are lost")
+			}
+			wantWindowsWhole(t, p)
+		}
+	})
 	t.Run("trailers end a body that is too short", func(t *testing.T) {
 		p := newPeer(t, Client, nil)
 		p.open(true)
@@ -290,6 +323,33 @@ func TestHeadersTooLarge(t *testing.T) {
 		if st := p.s.Stats(); st.HeadersTooLarge != 1 {
 			t.Errorf("counted %d", st.HeadersTooLarge)
 		}
+	})
+	t.Run("its trailers", func(t *testing.T) {
+		p := newPeer(t, Server, cfg)
+		var late *testStream
+		p.onLarge = func(ts *testStream) {
+			late = ts
+			ts.st.WriteData(make([]byte, 70000), true) // more than the window: it stays open
+		}
+		p.request(1, false, big...)
+		p.data(1, false, 10)
+		p.headers(1, true, "a", "b")
+		p.flush()
+		p.frames = nil
+		if late.closed != 0 || !late.st.RecvClosed() {
+			t.Fatal("closed with an answer that waits")
+		}
+		p.check(p.fr.WriteWindowUpdate(1, 10000))
+		p.check(p.fr.WriteWindowUpdate(0, 10000))
+		p.wantFrame("the rest of the answer", "DATA 1 4465 END")
+		p.wantEvent("told", "too large 1")
+		p.wantEvent("ended", "closed 1 complete NO_ERROR")
+	})
+	t.Run("trailers that are too large", func(t *testing.T) {
+		p := newPeer(t, Server, cfg)
+		p.request(1, false)
+		p.headers(1, true, big...)
+		p.wantFrame("reset", "RST_STREAM 1 ENHANCE_YOUR_CALM")
 	})
 	t.Run("a request that has ended", func(t *testing.T) {
 		p := newPeer(t, Server, cfg)

@@ -108,14 +108,20 @@ func New(role Role, cfg *Config, h SessionHandler, now time.Time) *Session {
 	return s
 }
 
-// enter takes the time that the caller brought, and pools what is long dead.
-func (s *Session) enter(now time.Time) {
+// clock takes the time that the caller brought.
+func (s *Session) clock(now time.Time) {
 	if d := now.Sub(s.epoch); d > s.now {
 		s.now = d
 	}
 	if s.timers.woke {
 		s.timers.woke, s.timers.active = false, s.now
 	}
+}
+
+// enter begins a call that no handler makes: nothing on the stack can hold a
+// stream that is dead, so these are pooled.
+func (s *Session) enter(now time.Time) {
+	s.clock(now)
 	for st := s.dead; st != nil; {
 		next := st.next
 		s.pool.putStream(st)

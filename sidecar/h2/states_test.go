@@ -5,6 +5,7 @@ package h2
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -141,6 +142,11 @@ func TestServerFaults(t *testing.T) {
 		{"5.3.1 HEADERS that depends on itself", func(p *testPeer) {
 			p.check(p.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true,
 				BlockFragment: p.block(get...), Priority: http2.PriorityParam{StreamDep: 1, Weight: 1}}))
+		}, 0, "RST_STREAM 1 PROTOCOL_ERROR"},
+		{"5.3.1 trailers that depend on themselves", func(p *testPeer) {
+			p.request(1, false)
+			p.check(p.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true,
+				BlockFragment: p.block("a", "b"), Priority: http2.PriorityParam{StreamDep: 1, Weight: 1}}))
 		}, 0, "RST_STREAM 1 PROTOCOL_ERROR"},
 		{"5.3.1 PRIORITY that depends on itself", func(p *testPeer) {
 			p.request(1, false)
@@ -376,5 +382,38 @@ func TestSplitHeaders(t *testing.T) {
 		if len(fields[4].Value) != n {
 			t.Errorf("%d: got a value of %d bytes", n, len(fields[4].Value))
 		}
+	}
+}
+
+// TestStreamTable holds the table against a map.
+func TestStreamTable(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 5))
+	var table streamTable
+	model := map[uint32]*Stream{}
+	var ids []uint32
+	next := uint32(1)
+	for i := range 200000 {
+		// In waves, so that the table grows and shrinks.
+		if grow := i/20000%2 == 0; len(ids) == 0 || rnd.IntN(10) < 3 || grow && rnd.IntN(10) < 6 {
+			st := &Stream{id: next}
+			next += 2 * uint32(1+rnd.IntN(3))
+			table.put(st)
+			model[st.id] = st
+			ids = append(ids, st.id)
+		} else {
+			at := rnd.IntN(len(ids))
+			table.remove(ids[at])
+			delete(model, ids[at])
+			ids[at] = ids[len(ids)-1]
+			ids = ids[:len(ids)-1]
+		}
+		id := uint32(rnd.IntN(int(next)+2)) | 1
+		table.remove(id + 1) // never there
+		if table.get(id) != model[id] || table.len() != len(model) {
+			t.Fatalf("step %d: id %d: got %v, want %v", i, id, table.get(id), model[id])
+		}
+	}
+	if n := len(table.all(func(*Stream) bool { return true })); n != len(model) {
+		t.Fatalf("all: %d of %d", n, len(model))
 	}
 }

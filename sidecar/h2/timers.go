@@ -113,7 +113,7 @@ func (s *Session) Ping(now time.Time) {
 	if s.err != nil {
 		return
 	}
-	s.enter(now)
+	s.clock(now)
 	s.sendProbe(true)
 }
 
