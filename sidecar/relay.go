@@ -42,9 +42,8 @@ type relay struct {
 	reqMsgs   framing
 
 	// Sending, and sending again.
-	kept     []byte // the request's body from its first byte, while keeping
+	kept     keptBody // from its first byte, while keeping
 	keeping  bool
-	counted  int    // of kept, in the process budget
 	credited uint64 // bytes of the body given back to the app's window
 	sent     uint64 // bytes of the body that left on the current attempt
 	attempts int
@@ -169,12 +168,13 @@ func (r *relay) send(now time.Time, st *h2.Stream) {
 		// What is left of it: time spent here is time spent.
 		r.req[r.timeoutAt].Value = formatTimeout(r.deadline.Sub(now))
 	}
-	body := len(r.kept) > 0
-	st.WriteHeaders(r.req, r.reqEnd && !body && r.trailers == nil)
-	if body && r.up != nil {
-		st.WriteData(r.kept, r.reqEnd && r.trailers == nil)
+	end := r.reqEnd && r.trailers == nil
+	st.WriteHeaders(r.req, end && r.kept.n == 0)
+	// Any of these calls may find the session dead, and close the stream.
+	if r.kept.n > 0 && r.up == st {
+		r.sendKept(st, end)
 	}
-	if r.trailers != nil && r.up != nil {
+	if r.trailers != nil && r.up == st {
 		st.WriteHeaders(r.trailers, true)
 	}
 	r.trim()
@@ -214,7 +214,6 @@ type recycler struct {
 // Bounds of what an idle relay keeps, and of how many idle ones are kept.
 const (
 	keepRelays = 1024
-	keepBody   = 4 << 10
 )
 
 func (p *recycler) put(r *relay) {
@@ -253,9 +252,6 @@ func (r *relay) reset() {
 	s, req, kept, tried := r.s, r.req, r.kept, r.tried
 	clear(req)
 	clear(tried)
-	if cap(kept) > keepBody {
-		kept = nil
-	}
-	*r = relay{s: s, req: req[:0], kept: kept[:0], tried: tried[:0]}
+	*r = relay{s: s, req: req[:0], kept: kept, tried: tried[:0]}
 	r.d.r, r.u.r = r, r
 }

@@ -26,7 +26,10 @@ func (r *relay) keep(p []byte) {
 		return
 	}
 	s := r.s
-	if len(r.kept)+len(p) > s.cfg.ReplayBytes || s.keptBytes+len(p) > s.cfg.ReplayBudget {
+	// A message's length is known from its first bytes: one that will be too
+	// large is not copied until it is.
+	size := r.kept.n + len(p) + int(r.reqMsgs.left)
+	if size > s.cfg.ReplayBytes || s.keptBytes+len(p) > s.cfg.ReplayBudget {
 		r.forget()
 		s.stats.ReplayGivenUp++
 		return
@@ -37,15 +40,24 @@ func (r *relay) keep(p []byte) {
 // hold keeps a piece of a request that is not being sent yet. It needs no bound of
 // its own: these bytes are not given back to the app's windows.
 func (r *relay) hold(p []byte) {
-	r.kept = append(r.kept, p...)
-	r.counted += len(p)
+	r.kept.append(&r.s.bodies, p)
 	r.s.keptBytes += len(p)
+}
+
+// sendKept writes what is kept to a new upstream stream.
+func (r *relay) sendKept(st *h2.Stream, end bool) {
+	last := len(r.kept.chunks)
+	st.WriteData(r.kept.head, end && last == 0)
+	for i := 0; i < last && r.up == st; i++ {
+		c := r.kept.chunks[i]
+		st.WriteData(c.b[:c.n], end && i == last-1)
+	}
 }
 
 // trim ends the keeping of a request that became too large while it waited.
 func (r *relay) trim() {
 	cfg := &r.s.cfg
-	if r.keeping && r.counted > 0 && (r.counted > cfg.ReplayBytes || r.s.keptBytes > cfg.ReplayBudget) {
+	if r.keeping && r.kept.n > 0 && (r.kept.n > cfg.ReplayBytes || r.s.keptBytes > cfg.ReplayBudget) {
 		r.forget()
 		r.s.stats.ReplayGivenUp++
 	}
@@ -54,12 +66,8 @@ func (r *relay) trim() {
 // forget ends the keeping.
 func (r *relay) forget() {
 	r.keeping = false
-	r.s.keptBytes -= r.counted
-	r.counted = 0
-	if cap(r.kept) > keepBody {
-		r.kept = nil
-	}
-	r.kept = r.kept[:0]
+	r.s.keptBytes -= r.kept.n
+	r.kept.free(&r.s.bodies)
 	r.trailers = nil
 }
 

@@ -41,6 +41,7 @@ type Sidecar struct {
 	h2Down, h2Up h2.Config
 	recycler     recycler
 	relays       int
+	bodies       bodyPool
 	keptBytes    int
 	unrouted     rpcStats // RPCs that failed before they had a destination
 	stats        Stats
