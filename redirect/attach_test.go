@@ -569,7 +569,7 @@ func TestConfigErrors(t *testing.T) {
 		many[i] = uint16(i + 1)
 	}
 	_, err := redirect.Attach(t.Context(), redirect.Config{OutboundPorts: append(many, 0, 15951)})
-	for _, want := range []string{"Cgroup: no directory", "67 ports, at most 64", "0 is not a port", "15951 is also ListenerPort"} {
+	for _, want := range []string{"no directory given as Cgroup", "67 ports, at most 64", "0 is not a port", "15951 is also ListenerPort"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q: %v", want, err)
 		}

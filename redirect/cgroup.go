@@ -133,7 +133,7 @@ func (cg *cgroup) lock(ctx context.Context) error {
 func (cg *cgroup) fd() int { return int(cg.dir.Fd()) }
 
 // Close gives the lock back.
-func (cg *cgroup) Close() error { return cg.dir.Close() }
+func (cg *cgroup) Close() { cg.dir.Close() }
 
 // ancestors returns the directories above cg, nearest first, up to the top of the mount.
 func (cg *cgroup) ancestors() ([]string, error) {

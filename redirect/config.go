@@ -56,7 +56,7 @@ func (c Config) withDefaults() (Config, error) {
 
 	var errs []error
 	if c.Cgroup == "" {
-		errs = append(errs, errors.New("Cgroup: no directory given"))
+		errs = append(errs, errors.New("no directory given as Cgroup"))
 	}
 	if n := len(c.OutboundPorts); n > MaxOutboundPorts {
 		errs = append(errs, fmt.Errorf("OutboundPorts: %d ports, at most %d can be redirected", n, MaxOutboundPorts))

@@ -4,6 +4,7 @@
 package redirect_test
 
 import (
+	"errors"
 	"net/netip"
 	"strconv"
 	"testing"
@@ -74,7 +75,7 @@ func TestConnectIsRedirected(t *testing.T) {
 					}
 				})
 				// The client's end is no accepted socket.
-				if got, err := origdst.Lookup(fd); err != origdst.ErrNone {
+				if got, err := origdst.Lookup(fd); !errors.Is(err, origdst.ErrNone) {
 					t.Errorf("Lookup of the client's socket: got %v, %v, want ErrNone", got, err)
 				}
 			})
@@ -248,7 +249,7 @@ func TestDirectDialOfTheListenerHasNoOriginal(t *testing.T) {
 		s := p.listen(listenerPort)
 		for _, addr := range []string{"127.0.0.1", "::1"} {
 			mustDial(t, netip.AddrPortFrom(netip.MustParseAddr(addr), listenerPort))
-			if a := s.next(); a.err != origdst.ErrNone {
+			if a := s.next(); !errors.Is(a.err, origdst.ErrNone) {
 				t.Errorf("dialled %s: got %v, %v, want ErrNone", addr, a.orig, a.err)
 			}
 		}

@@ -220,10 +220,10 @@ func TestDirectConnectionsToManyDestinations(t *testing.T) {
 
 func eventually(t *testing.T, why string, ok func() bool, state func() any) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(15 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 5 s; last: %+v", why, state())
+			t.Fatalf("%s: not within 15 s; last: %+v", why, state())
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -4,20 +4,20 @@
 // Package redirect turns connect(service:50051) into connect(sidecar) for one cgroup and all below
 // it, which in a cluster is a pod: every container, init containers and exec'd processes included.
 //
-//	  app                      kernel, on the pod's cgroup                    sidecar
-//	   │ connect(10.96.3.4:50051)                                                │
-//	   ├────────────▶ connect4/6    listener there? ──no──▶ as without a mesh,   │
-//	   │                │ yes                                counted as direct   │
-//	   │                ├ socket storage: original = 10.96.3.4:50051             │
-//	   │                └ rewritten to 127.0.0.1:15951 ────────────SYN──────────▶│ listen
-//	   │              sockops       client established:                          │
-//	   │                            pending[source] = original                   │
-//	   │              sockops       listener's end established:                  │
-//	   │                            pending[source] → accepted socket's storage ▶│ accept
-//	   │              getsockopt    original ◀───────────────────────────────────┤ origdst.Lookup
-//	   │ getpeername                                                             │
-//	   ├────────────▶ getpeername4/6  original, not the listener                 │
-//	                  post_bind4/6  who binds the listener is the sidecar ◀──────┤ bind
+//	app                      kernel, on the pod's cgroup                    sidecar
+//	 │ connect(10.96.3.4:50051)                                                │
+//	 ├────────────▶ connect4/6    listener there? ──no──▶ as without a mesh,   │
+//	 │                │ yes                                counted as direct   │
+//	 │                ├ socket storage: original = 10.96.3.4:50051             │
+//	 │                └ rewritten to 127.0.0.1:15951 ────────────SYN──────────▶│ listen
+//	 │              sockops       client established:                          │
+//	 │                            pending[source] = original                   │
+//	 │              sockops       listener's end established:                  │
+//	 │                            pending[source] → accepted socket's storage ▶│ accept
+//	 │              getsockopt    original ◀───────────────────────────────────┤ origdst.Lookup
+//	 │ getpeername                                                             │
+//	 ├────────────▶ getpeername4/6  original, not the listener                 │
+//	                post_bind4/6  who binds the listener is the sidecar ◀──────┤ bind
 //
 // An arrow is a system call or a packet; every box is an eBPF program in bpf/. [Attach] puts them
 // on a cgroup, [FindPodCgroup] finds the pod's, [Query] tells what is there. Package origdst asks

@@ -107,6 +107,12 @@ func TestOwnLevelRefusesWhatItDoesNotKnow(t *testing.T) {
 				t.Errorf("option %d, %d bytes: got (%d, %v), want the kernel's EOPNOTSUPP", c.opt, c.size, n, errno)
 			}
 		}
+		// A socket with another role is not for probing.
+		p.listen(listenerPort)
+		redirected := rawConnect(t, unix.AF_INET, service4())
+		if n, errno := getsockopt(redirected, level, 3, make([]byte, 4)); errno != unix.EOPNOTSUPP && errno != unix.ENOPROTOOPT {
+			t.Errorf("probing a redirected socket: got (%d, %v)", n, errno)
+		}
 		// More room than needed, also more than a page, is no reason to refuse.
 		for _, size := range []int{1024, 4096} {
 			if n, errno := getsockopt(fd, level, 1, make([]byte, size)); errno != 0 || n < 200 || n > size {

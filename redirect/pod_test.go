@@ -77,8 +77,10 @@ func runIn(t *testing.T, dir string, env ...string) {
 	}
 	defer app.Close()
 	cmd := exec.CommandContext(t.Context(), os.Args[0],
-		"-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v", "-test.count=1")
-	cmd.Env = append(os.Environ(), env...)
+		"-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v", "-test.count=1",
+		"-test.short="+strconv.FormatBool(testing.Short()))
+	// A process under the race detector lingers for a second at its end unless told otherwise.
+	cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -136,7 +138,7 @@ func mkCgroup(t *testing.T, dir string) {
 
 // rmCgroup waits for the last process to be reaped.
 func rmCgroup(t *testing.T, dir string) {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(15 * time.Second)
 	for {
 		err := os.Remove(dir)
 		if err == nil || errors.Is(err, os.ErrNotExist) {
@@ -282,8 +284,8 @@ func (s *sidecar) next() accepted {
 	case a := <-s.got:
 		s.t.Cleanup(func() { a.conn.Close() })
 		return a
-	case <-time.After(5 * time.Second):
-		s.t.Fatal("the sidecar got no connection within 5 s")
+	case <-time.After(15 * time.Second):
+		s.t.Fatal("the sidecar got no connection within 15 s")
 		return accepted{}
 	}
 }

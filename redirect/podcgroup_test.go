@@ -114,7 +114,7 @@ func findInNamespace(t *testing.T, want string) {
 	if err := unix.Mount(root, host, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Unmount(host, unix.MNT_DETACH) })
+	t.Cleanup(func() { unmount(t, host) })
 	// The namespace is per thread, but every thread is born from one that has it only if it is
 	// this one: so look from this thread, through its own /proc file.
 	done := make(chan struct{})
@@ -130,7 +130,7 @@ func findInNamespace(t *testing.T, want string) {
 			t.Error(err)
 			return
 		}
-		defer unix.Unmount(own, unix.MNT_DETACH)
+		defer unmount(t, own)
 		proc := "/proc/self/task/" + strconv.Itoa(unix.Gettid()) + "/cgroup"
 		data, err := os.ReadFile(proc)
 		if err != nil || !strings.Contains(string(data), "0::/\n") {
@@ -154,6 +154,12 @@ func findInNamespace(t *testing.T, want string) {
 		}
 	}()
 	<-done
+}
+
+func unmount(t *testing.T, dir string) {
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+		t.Errorf("unmount %s: %v", dir, err)
+	}
 }
 
 func TestFindPodCgroupRefusals(t *testing.T) {

@@ -66,7 +66,9 @@ func become(caps string) error {
 		return err
 	}
 	// lo is brought up by the pod's runtime, before.
-	os.Unsetenv(asContainer)
+	if err := os.Unsetenv(asContainer); err != nil {
+		return err
+	}
 	return syscall.Exec("/proc/self/exe", append([]string{"redirect", "be-redirect"}, os.Args[1:]...), os.Environ())
 }
 
@@ -111,7 +113,11 @@ func newPod(t *testing.T) pod {
 	}
 	p.netns = fmt.Sprintf("evenkeel-%d-%d", os.Getpid(), time.Now().UnixNano())
 	ip(t, "netns", "add", p.netns)
-	t.Cleanup(func() { exec.Command("ip", "netns", "del", p.netns).Run() })
+	t.Cleanup(func() {
+		if out, err := exec.Command("ip", "netns", "del", p.netns).CombinedOutput(); err != nil {
+			t.Errorf("ip netns del: %v\n%s", err, out)
+		}
+	})
 	ip(t, "-n", p.netns, "link", "set", "lo", "up")
 	return p
 }

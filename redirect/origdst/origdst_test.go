@@ -83,7 +83,7 @@ func TestWrongDescriptors(t *testing.T) {
 func TestLookupDoesNotAllocate(t *testing.T) {
 	fd := connected(t)
 	if n := testing.AllocsPerRun(100, func() {
-		if _, err := Lookup(fd); err != ErrNone {
+		if _, err := Lookup(fd); !errors.Is(err, ErrNone) {
 			t.Fatal(err)
 		}
 	}); n != 0 {
@@ -99,7 +99,7 @@ func BenchmarkLookup(b *testing.B) {
 	defer unix.Close(fd)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Lookup(fd); err != ErrNone {
+		if _, err := Lookup(fd); !errors.Is(err, ErrNone) {
 			b.Fatal(err)
 		}
 	}
