@@ -29,8 +29,9 @@ func (k *Kube) TokenKeys(ctx context.Context) (issuer string, jwks []byte, err e
 		return "", nil, fmt.Errorf("service-account issuer of the API server: no issuer in its openid-configuration (%.200q)", doc)
 	}
 	// Not the document's jwks_uri: it may lead out of the cluster, and the same
-	// keys are served here.
-	jwks, err = rest.Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+	// keys are served here. As a JWK set (RFC 7517 §8.5.2): asked for plain JSON, the
+	// API server answers 406.
+	jwks, err = rest.Get().AbsPath("/openid/v1/jwks").SetHeader("Accept", "application/jwk-set+json, application/json").DoRaw(ctx)
 	if err != nil {
 		return "", nil, fmt.Errorf("service-account keys of the API server: %w", err)
 	}
