@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package suite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"testing"
+	"time"
+
+	"evenkeel.dev/e2e/cluster"
+)
+
+// seen is what a test client says it saw (e2e/testapp/internal/stats).
+type seen struct {
+	SinceMS   int64            `json:"since_ms"`
+	NowMS     int64            `json:"now_ms"`
+	Started   int64            `json:"started"`
+	Succeeded int64            `json:"succeeded"`
+	Failed    int64            `json:"failed"`
+	ByServer  map[string]int64 `json:"by_server"`
+	Connects  int64            `json:"connects"`
+	Remotes   map[string]int64 `json:"remotes"`
+	Errors    []struct {
+		Code, Message string
+		Count         int64
+		FirstMS       int64 `json:"first_ms"`
+		LastMS        int64 `json:"last_ms"`
+	} `json:"errors"`
+	Timeline []bucket `json:"timeline"`
+}
+
+// bucket counts what ended in 100 ms.
+type bucket struct {
+	MS       int64            `json:"ms"`
+	ByServer map[string]int64 `json:"by_server"`
+	Failed   int64            `json:"failed"`
+}
+
+// spread is the coefficient of variation over the servers named.
+func spread(by map[string]int64, servers []cluster.Pod) float64 {
+	var sum, squares float64
+	for _, p := range servers {
+		n := float64(by[p.Name])
+		sum += n
+		squares += n * n
+	}
+	n := float64(len(servers))
+	mean := sum / n
+	return math.Sqrt(squares/n-mean*mean) / mean
+}
+
+// client asks one client pod.
+type client struct {
+	s   *suite
+	pod cluster.Pod
+}
+
+// client waits until the app's one pod is ready.
+func (s *suite) client(t *testing.T, namespace, app string) client {
+	t.Helper()
+	return client{s, s.pods(t, namespace, app, 1)[0]}
+}
+
+func (c client) run(t *testing.T, query string) seen {
+	t.Helper()
+	return c.ask(t, http.MethodPost, "/run?"+query)
+}
+
+func (c client) stats(t *testing.T) seen {
+	t.Helper()
+	return c.ask(t, http.MethodGet, "/stats?timeline=1")
+}
+
+func (c client) reset(t *testing.T) {
+	t.Helper()
+	if _, err := c.s.http(t.Context(), http.MethodPost, "http://"+c.pod.IP.String()+":8080/reset"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c client) ask(t *testing.T, method, path string) seen {
+	t.Helper()
+	b, err := c.s.http(t.Context(), method, "http://"+c.pod.IP.String()+":8080"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v seen
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatalf("%s: %v: %s", path, err, b)
+	}
+	return v
+}
+
+// http asks something in the cluster's network.
+func (s *suite) http(ctx context.Context, method, url string) ([]byte, error) {
+	hc := http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: s.c.DialContext, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := hc.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: %s: %s", method, url, res.Status, b)
+	}
+	return b, nil
+}
+
+// wantAll checks that all RPCs of a run went well.
+func wantAll(t *testing.T, who string, got seen, n int64) {
+	t.Helper()
+	if got.Succeeded != n || got.Failed != 0 {
+		t.Fatalf("%s: %d of %d RPCs succeeded, %d failed: %+v", who, got.Succeeded, n, got.Failed, got.Errors)
+	}
+}
+
+// wantSpread checks that the RPCs are spread evenly over the servers.
+func wantSpread(t *testing.T, who string, got seen, servers []cluster.Pod) {
+	t.Helper()
+	// DESIGN §10: at most 5 % for least_request.
+	if cv := spread(got.ByServer, servers); cv > 0.05 {
+		t.Errorf("%s: spread %.1f %% over %d servers, want at most 5 %%: %v", who, 100*cv, len(servers), got.ByServer)
+	} else {
+		t.Logf("%s: spread %.2f %% over %d servers", who, 100*cv, len(servers))
+	}
+}

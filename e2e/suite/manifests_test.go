@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package suite
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Namespaces: pods in shop are injected, those in plain are not.
+const (
+	shop  = "shop"
+	plain = "plain"
+)
+
+const namespaces = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, labels: {evenkeel.dev/inject: enabled}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: plain}
+`
+
+const goImage, pythonImage = "e2e.local/testapp:1", "e2e.local/testapp-python:1"
+
+// workload describes a Deployment or StatefulSet of one container.
+type workload struct {
+	kind     string // zero: Deployment
+	name     string
+	image    string // zero: the Go test program
+	replicas int    // zero: 1
+	args     []string
+	labels   string // of the pods, besides app: "k: v"
+	probe    string // zero: /ready at port 8080
+	ports    string // of the container
+	node     string // zero: any
+}
+
+func (w workload) String() string {
+	kind, extra := w.kind, ""
+	switch kind {
+	case "":
+		kind = "Deployment"
+	case "StatefulSet":
+		extra = "\n  serviceName: " + w.name + "\n  podManagementPolicy: Parallel"
+	}
+	image := w.image
+	if image == "" {
+		image = goImage
+	}
+	labels := "app: " + w.name
+	if w.labels != "" {
+		labels += ", " + w.labels
+	}
+	probe := w.probe
+	if probe == "" {
+		probe = "httpGet: {path: /ready, port: 8080}"
+	}
+	node := ""
+	if w.node != "" {
+		node = "\n      nodeName: " + w.node
+	}
+	ports := ""
+	if w.ports != "" {
+		ports = "\n        ports: [" + w.ports + "]"
+	}
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: %s
+metadata: {name: %s}
+spec:%s
+  replicas: %d
+  selector: {matchLabels: {app: %s}}
+  template:
+    metadata: {labels: {%s}}
+    spec:
+      terminationGracePeriodSeconds: 2%s
+      containers:
+      - name: app
+        image: %s
+        imagePullPolicy: Never
+        args: ["%s"]%s
+        readinessProbe: {%s, periodSeconds: 1}
+        securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, readOnlyRootFilesystem: true, runAsNonRoot: true}
+---`, kind, w.name, extra, max(1, w.replicas), w.name, labels, node, image, strings.Join(w.args, `", "`), ports, probe)
+}
+
+// service of the pods of an app. spec is what is special, "clusterIP: None".
+func service(name, app, port, spec string) string {
+	if spec != "" {
+		spec = "\n  " + spec
+	}
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: %s}
+spec:%s
+  selector: {app: %s}
+  ports: [%s]
+---`, name, spec, app, port)
+}
+
+// pricing is the usual server: its Service's port 50051 is another port, by name,
+// at its pods.
+func pricing(replicas int) string {
+	return workload{
+		name: "pricing", replicas: replicas, args: []string{"server", "--listen=:6001"},
+		ports: "{name: grpc-main, containerPort: 6001}",
+	}.String() + service("pricing", "pricing", "{name: grpc, port: 50051, targetPort: grpc-main}", "")
+}
+
+// goClient and pythonClient have an ordinary target and no special configuration.
+func goClient(name, target string, args ...string) string {
+	return workload{name: name, args: append([]string{"client", "--target=" + target}, args...)}.String()
+}
+
+func pythonClient(name, target string, args ...string) string {
+	return workload{name: name, image: pythonImage, args: append([]string{"client", "--target=" + target}, args...)}.String()
+}
