@@ -56,16 +56,16 @@ spec:
         seccompProfile: {type: RuntimeDefault}
       terminationGracePeriodSeconds: 30
       topologySpreadConstraints:
-        {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+        # Nodes only. The scheduler leaves a node out of the reckoning that lacks the
+        # key of any constraint, so one for zones would undo both where there are none.
         - maxSkew: 1
-          topologyKey: {{ . }}
+          topologyKey: kubernetes.io/hostname
           # A cluster of one node is a cluster too.
           whenUnsatisfiable: ScheduleAnyway
           labelSelector:
             matchLabels:
               {{- $selector | nindent 14 }}
           matchLabelKeys: [pod-template-hash]
-        {{- end }}
       {{- with $v.nodeSelector }}
       nodeSelector:
         {{- toYaml . | nindent 8 }}
@@ -74,10 +74,20 @@ spec:
       tolerations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with $v.affinity }}
       affinity:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
+        {{- if $v.affinity }}
+        {{- toYaml $v.affinity | nindent 8 }}
+        {{- else }}
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 50
+              podAffinityTerm:
+                topologyKey: topology.kubernetes.io/zone
+                labelSelector:
+                  matchLabels:
+                    {{- $selector | nindent 20 }}
+                matchLabelKeys: [pod-template-hash]
+        {{- end }}
       containers:
         - name: {{ .component }}
           image: {{ include "evenkeel.image" (dict "root" $root "name" .component "override" $v.image) }}
