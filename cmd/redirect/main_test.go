@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -197,6 +200,58 @@ func TestInitWithTwoCapabilities(t *testing.T) {
 	}
 	if stdout, _, _ = p.run(t, "", "status"); !strings.Contains(stdout, "no sidecar has bound its listener yet") {
 		t.Errorf("status: %s", stdout)
+	}
+}
+
+// Programs of others, which the init step may not read, on the pod and above it.
+func TestInitBesideForeignPrograms(t *testing.T) {
+	p := newPod(t)
+	attach := func(dir string, flags uint32) (detach func()) {
+		t.Helper()
+		f, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name: "foreign", Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "GPL",
+			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts := link.RawAttachProgramOptions{Target: int(f.Fd()), Program: prog, Attach: ebpf.AttachCGroupInet4Connect, Flags: flags}
+		if err := link.RawAttachProgram(opts); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			opts.Flags = 0
+			if err := link.RawDetachProgram(link.RawDetachProgramOptions(opts)); err != nil {
+				t.Error(err)
+			}
+			prog.Close()
+			f.Close()
+		}
+	}
+	args := []string{"init", "--cgroup-root=" + p.root, "--pod-uid=" + podUID, "--log-format=text"}
+
+	detach := attach(p.dir, 0)
+	_, stderr, status := p.run(t, "BPF,NET_ADMIN", args...)
+	if status != run.Failed || !strings.Contains(stderr, "is attached to "+p.dir+" as exclusive") || !strings.Contains(stderr, "bpftool prog show id ") {
+		t.Errorf("an exclusive program: exit status %d\n%s", status, stderr)
+	}
+	detach()
+
+	const multi = 2
+	detach = attach(p.dir, multi)
+	defer detach()
+	for _, outcome := range []string{"attached", "kept"} {
+		_, stderr, status = p.run(t, "BPF,NET_ADMIN", args...)
+		if status != run.OK || !strings.Contains(stderr, "outcome="+outcome) {
+			t.Errorf("beside another: exit status %d, want %s\n%s", status, outcome, stderr)
+		}
+	}
+	if st := p.status(t); len(st.Programs) != 8 {
+		t.Errorf("got %v, want one copy", st.Programs)
 	}
 }
 
