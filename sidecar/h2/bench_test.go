@@ -114,12 +114,10 @@ type benchWorld struct {
 	nextID   uint32
 	appOut   []byte
 	podOut   []byte
-	upParsed int
 	request  func(w *benchWorld, id uint32, dst []byte) []byte
 	response func(w *benchWorld, id uint32, dst []byte) []byte
 	owedDown int
 	owedUp   int
-	n        int
 }
 
 type hpackPeer struct {

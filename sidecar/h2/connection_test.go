@@ -450,7 +450,7 @@ func TestStrings(t *testing.T) {
 	if Server.String() != "server" || Client.String() != "client" {
 		t.Error("roles")
 	}
-	for a := Abuse(0); a < numAbuse; a++ {
+	for a := range numAbuse {
 		if a.String() == "" || strings.Contains(a.String(), " ") {
 			t.Errorf("abuse %d is no label", a)
 		}

@@ -81,8 +81,7 @@ func streamError(id uint32, code http2.ErrCode, reason string) error {
 // settle is the one place which decides how far a peer's fault reaches: a
 // StreamError ends its stream, everything else the connection.
 func (s *Session) settle(err error) {
-	var se *StreamError
-	if errors.As(err, &se) {
+	if se, ok := errors.AsType[*StreamError](err); ok {
 		// A peer that makes us reset streams is as costly as one that resets
 		// them itself (CVE-2025-8671), so both draw on the same bound.
 		if lim := s.spendOn(AbuseReset); lim != nil {
@@ -101,8 +100,7 @@ func (s *Session) fail(err error) {
 		return
 	}
 	s.err = err
-	var ce *ConnectionError
-	if errors.As(err, &ce) {
+	if ce, ok := errors.AsType[*ConnectionError](err); ok {
 		s.stats.ConnectionErrors++
 		s.writeGoAway(s.lastPeerID, ce.Code, ce.Reason)
 	}

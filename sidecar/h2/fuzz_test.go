@@ -5,6 +5,7 @@ package h2
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -40,8 +41,10 @@ type fuzzStream struct {
 
 func newFuzzWorld(t *testing.T, role Role) *fuzzWorld {
 	w := &fuzzWorld{t: t, now: time.Unix(1e9, 0), open: map[*Stream]*fuzzStream{}}
-	w.s = New(role, &Config{StreamWindow: 70000, ConnWindow: 80000, SessionBuffer: 30000, OutputLimit: 5000,
-		MaxConcurrentStreams: 5, MaxHeaderListSize: 2000, KeepaliveInterval: time.Second}, w, w.now)
+	w.s = New(role, &Config{
+		StreamWindow: 70000, ConnWindow: 80000, SessionBuffer: 30000, OutputLimit: 5000,
+		MaxConcurrentStreams: 5, MaxHeaderListSize: 2000, KeepaliveInterval: time.Second,
+	}, w, w.now)
 	return w
 }
 
@@ -128,10 +131,10 @@ func (w *fuzzWorld) checkOutput() {
 	ended := map[uint32]bool{}
 	for {
 		f, err := fr.ReadFrame()
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return
 		}
-		if _, ok := err.(http2.StreamError); ok {
+		if _, ok := errors.AsType[http2.StreamError](err); ok {
 			continue // the owner wrote what x/net calls malformed
 		}
 		if err != nil {
@@ -164,6 +167,7 @@ func (w *fuzzWorld) StreamOpened(st *Stream, f []hpack.HeaderField, end bool) {
 	w.streams = append(w.streams, fs)
 	st.SetHandler(fs)
 }
+
 func (w *fuzzWorld) HeadersTooLarge(st *Stream, f []hpack.HeaderField) {
 	if !w.refuse {
 		st.WriteHeaders(fieldsOf(":status", "431"), true)
@@ -183,6 +187,7 @@ func (fs *fuzzStream) HeadersReceived(st *Stream, k HeadersKind, f []hpack.Heade
 	fs.alive()
 	fs.ended = fs.ended || end
 }
+
 func (fs *fuzzStream) DataReceived(st *Stream, p []byte, end bool) {
 	fs.alive()
 	if fs.ended {
@@ -200,6 +205,7 @@ func (fs *fuzzStream) Closed(st *Stream, end StreamEnd) {
 		fs.w.t.Fatalf("complete with %d bytes of %d sent", fs.sent, fs.given)
 	}
 }
+
 func (fs *fuzzStream) alive() {
 	if fs.closed {
 		fs.w.t.Fatal("a call after Closed")

@@ -5,6 +5,7 @@ package h2
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -129,7 +130,7 @@ func (p *testPeer) read() {
 	}
 	for p.in.Len() > 0 {
 		f, err := p.fr.ReadFrame()
-		if err == io.ErrUnexpectedEOF || err == io.EOF {
+		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 			return
 		}
 		if err != nil {
@@ -255,7 +256,7 @@ func (p *testPeer) wantAlive(why string) {
 func (p *testPeer) wantFailed(why string, code http2.ErrCode) {
 	p.t.Helper()
 	p.flush()
-	ce, ok := p.err.(*ConnectionError)
+	ce, ok := errors.AsType[*ConnectionError](p.err)
 	if !ok || ce.Code != code {
 		p.t.Fatalf("%s:\n got %v\nwant a connection error %s\n(frames %q)", why, p.err, code, p.frames)
 	}

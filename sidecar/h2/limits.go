@@ -119,8 +119,10 @@ func (s *Session) spendOn(a Abuse) error {
 		return nil
 	}
 	s.stats.Abuse[a]++
-	return &ConnectionError{Blame: Peer, Code: http2.ErrCodeEnhanceYourCalm,
-		Reason: fmt.Sprintf("too many frames of kind %s", a)}
+	return &ConnectionError{
+		Blame: Peer, Code: http2.ErrCodeEnhanceYourCalm,
+		Reason: fmt.Sprintf("too many frames of kind %s", a),
+	}
 }
 
 // rapid reports whether a reset of the stream by the peer counts as abuse.

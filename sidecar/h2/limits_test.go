@@ -4,6 +4,7 @@
 package h2
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -44,21 +45,33 @@ func TestFloods(t *testing.T) {
 		{"GOAWAY", Client, nil, func(p *testPeer, i int) { p.check(p.fr.WriteGoAway(9, 0, nil)) }, 101, calm, abused(AbuseSettings)},
 		{"PING", Server, nil, func(p *testPeer, i int) { p.check(p.fr.WritePing(false, [8]byte{})) }, 1001, calm, abused(AbusePing)},
 		{"PING ACK", Server, nil, func(p *testPeer, i int) { p.check(p.fr.WritePing(true, [8]byte{})) }, 1001, calm, abused(AbusePing)},
-		{"empty DATA", Server, func(p *testPeer) { p.request(1, false) },
-			func(p *testPeer, i int) { p.data(1, false, 0) }, 1001, calm, abused(AbuseEmptyData)},
-		{"DATA of padding", Server, func(p *testPeer) { p.request(1, false) },
-			func(p *testPeer, i int) { p.check(p.fr.WriteDataPadded(1, false, nil, make([]byte, 9))) }, 1001, calm, abused(AbuseEmptyData)},
-		{"empty DATA of a server", Client, func(p *testPeer) { p.open(true); p.headers(1, false, ":status", "200") },
-			func(p *testPeer, i int) { p.data(1, false, 0) }, 1001, calm, abused(AbuseEmptyData)},
+		{
+			"empty DATA", Server, func(p *testPeer) { p.request(1, false) },
+			func(p *testPeer, i int) { p.data(1, false, 0) }, 1001, calm, abused(AbuseEmptyData),
+		},
+		{
+			"DATA of padding", Server, func(p *testPeer) { p.request(1, false) },
+			func(p *testPeer, i int) { p.check(p.fr.WriteDataPadded(1, false, nil, make([]byte, 9))) }, 1001, calm, abused(AbuseEmptyData),
+		},
+		{
+			"empty DATA of a server", Client, func(p *testPeer) { p.open(true); p.headers(1, false, ":status", "200") },
+			func(p *testPeer, i int) { p.data(1, false, 0) }, 1001, calm, abused(AbuseEmptyData),
+		},
 		{"WINDOW_UPDATE", Server, nil, func(p *testPeer, i int) { p.check(p.fr.WriteWindowUpdate(0, 1)) }, 10001, calm, abused(AbuseWindowUpdate)},
-		{"WINDOW_UPDATE on a closed stream", Server, func(p *testPeer) { p.request(1, true); answered(p, 1) },
-			func(p *testPeer, i int) { p.check(p.fr.WriteWindowUpdate(1, 1)) }, 10100, calm, abused(AbuseWindowUpdate)},
+		{
+			"WINDOW_UPDATE on a closed stream", Server, func(p *testPeer) { p.request(1, true); answered(p, 1) },
+			func(p *testPeer, i int) { p.check(p.fr.WriteWindowUpdate(1, 1)) }, 10100, calm, abused(AbuseWindowUpdate),
+		},
 		{"PRIORITY", Server, nil, func(p *testPeer, i int) { p.check(p.fr.WritePriority(7, http2.PriorityParam{})) }, 10001, calm, abused(AbuseIgnored)},
 		{"unknown frames", Server, nil, func(p *testPeer, i int) { raw(p, 0x99, 0, 0, "x") }, 10001, calm, abused(AbuseIgnored)},
-		{"RST_STREAM on a closed stream", Server, func(p *testPeer) { p.request(1, true); answered(p, 1) },
-			func(p *testPeer, i int) { p.check(p.fr.WriteRSTStream(1, http2.ErrCodeCancel)) }, 10100, calm, abused(AbuseIgnored)},
-		{"responses to a stream that was reset", Client, func(p *testPeer) { p.open(true); reset(p, 1) },
-			func(p *testPeer, i int) { p.headers(1, false, ":status", "200") }, 10100, calm, abused(AbuseIgnored)},
+		{
+			"RST_STREAM on a closed stream", Server, func(p *testPeer) { p.request(1, true); answered(p, 1) },
+			func(p *testPeer, i int) { p.check(p.fr.WriteRSTStream(1, http2.ErrCodeCancel)) }, 10100, calm, abused(AbuseIgnored),
+		},
+		{
+			"responses to a stream that was reset", Client, func(p *testPeer) { p.open(true); reset(p, 1) },
+			func(p *testPeer, i int) { p.headers(1, false, ":status", "200") }, 10100, calm, abused(AbuseIgnored),
+		},
 		{"CONTINUATION (CVE-2024-27316)", Server, func(p *testPeer) {
 			p.check(p.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.block(get...)}))
 		}, func(p *testPeer, i int) {
@@ -76,11 +89,13 @@ func TestFloods(t *testing.T) {
 		{"an integer without end", Server, nil, func(p *testPeer, i int) {
 			raw(p, http2.FrameHeaders, endHeaders, 1, "\xff"+strings.Repeat("\xff", 100)+"\x01")
 		}, 1, compress, func(s Stats) uint64 { return s.ConnectionErrors }},
-		{"a peer that never reads and pings", Server, func(p *testPeer) { p.stuck = true },
+		{
+			"a peer that never reads and pings", Server, func(p *testPeer) { p.stuck = true },
 			func(p *testPeer, i int) {
 				p.check(p.fr.WritePing(false, [8]byte{}))
 				p.now = p.now.Add(100 * time.Millisecond) // slower than any rate
-			}, 70000, calm, func(s Stats) uint64 { return s.OutputOverflows }},
+			}, 70000, calm, func(s Stats) uint64 { return s.OutputOverflows },
+		},
 		{"a peer that never reads and asks", Server, func(p *testPeer) {
 			p.stuck = true
 			p.onOpen = func(ts *testStream, _ []field, _ bool) {
@@ -113,7 +128,7 @@ func TestFloods(t *testing.T) {
 			if used := int64(mem1.HeapAlloc) - int64(mem0.HeapAlloc); used > 16<<20 {
 				t.Errorf("%d MiB of memory", used>>20)
 			}
-			ce, ok := p.err.(*ConnectionError)
+			ce, ok := errors.AsType[*ConnectionError](p.err)
 			if !ok || ce.Code != f.code || ce.Blame != Peer {
 				t.Fatalf("after %d: %v, want %s", n, p.err, f.code)
 			}

@@ -384,10 +384,12 @@ func TestHeadersTooLarge(t *testing.T) {
 
 // TestCancelled: what each RST_STREAM means, by when it comes.
 func TestResets(t *testing.T) {
-	codes := []http2.ErrCode{http2.ErrCodeNo, http2.ErrCodeProtocol, http2.ErrCodeInternal, http2.ErrCodeFlowControl,
+	codes := []http2.ErrCode{
+		http2.ErrCodeNo, http2.ErrCodeProtocol, http2.ErrCodeInternal, http2.ErrCodeFlowControl,
 		http2.ErrCodeSettingsTimeout, http2.ErrCodeStreamClosed, http2.ErrCodeFrameSize, http2.ErrCodeRefusedStream,
 		http2.ErrCodeCancel, http2.ErrCodeCompression, http2.ErrCodeConnect, http2.ErrCodeEnhanceYourCalm,
-		http2.ErrCodeInadequateSecurity, http2.ErrCodeHTTP11Required, 0xabc}
+		http2.ErrCodeInadequateSecurity, http2.ErrCodeHTTP11Required, 0xabc,
+	}
 	for _, code := range codes {
 		for _, when := range []string{"before headers", "after 1xx", "after headers", "after data", "after trailers", "after trailers-only"} {
 			t.Run(code.String()+" "+when, func(t *testing.T) {

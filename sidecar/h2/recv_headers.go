@@ -109,8 +109,10 @@ func (s *Session) receiveSection(id uint32, block []byte, end bool, verdict erro
 		return streamError(id, http2.ErrCodeProtocol, sec.bad)
 	case sec.tooLarge:
 		s.stats.HeadersTooLarge++
-		return &StreamError{Blame: Peer, StreamID: id, Code: http2.ErrCodeEnhanceYourCalm,
-			Reason: ErrHeadersTooLarge.Error(), cause: ErrHeadersTooLarge}
+		return &StreamError{
+			Blame: Peer, StreamID: id, Code: http2.ErrCodeEnhanceYourCalm,
+			Reason: ErrHeadersTooLarge.Error(), cause: ErrHeadersTooLarge,
+		}
 	case s.role == Client && !st.gotHeaders:
 		return s.receiveResponse(st, sec, end)
 	}

@@ -140,13 +140,17 @@ func TestServerFaults(t *testing.T) {
 		{"5.1.1 an even id", func(p *testPeer) { p.request(2, true) }, protocol, ""},
 		{"5.1.1 an id below the last", func(p *testPeer) { p.request(5, true); p.request(3, true) }, protocol, ""},
 		{"5.3.1 HEADERS that depends on itself", func(p *testPeer) {
-			p.check(p.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true,
-				BlockFragment: p.block(get...), Priority: http2.PriorityParam{StreamDep: 1, Weight: 1}}))
+			p.check(p.fr.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: 1, EndHeaders: true, EndStream: true,
+				BlockFragment: p.block(get...), Priority: http2.PriorityParam{StreamDep: 1, Weight: 1},
+			}))
 		}, 0, "RST_STREAM 1 PROTOCOL_ERROR"},
 		{"5.3.1 trailers that depend on themselves", func(p *testPeer) {
 			p.request(1, false)
-			p.check(p.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true,
-				BlockFragment: p.block("a", "b"), Priority: http2.PriorityParam{StreamDep: 1, Weight: 1}}))
+			p.check(p.fr.WriteHeaders(http2.HeadersFrameParam{
+				StreamID: 1, EndHeaders: true, EndStream: true,
+				BlockFragment: p.block("a", "b"), Priority: http2.PriorityParam{StreamDep: 1, Weight: 1},
+			}))
 		}, 0, "RST_STREAM 1 PROTOCOL_ERROR"},
 		{"5.3.1 PRIORITY that depends on itself", func(p *testPeer) {
 			p.request(1, false)

@@ -86,7 +86,6 @@ type Stream struct {
 	ended       bool // the owner has written end: no more may follow
 	closed      bool // Closed was called
 	gotHeaders  bool // the request (Server) or the final response (Client) came
-	wroteFirst  bool // the request (Client) or the final response (Server) is out
 	headRequest bool // the request's method is HEAD: content-length speaks of no body here
 	ignoreRecv  bool // the request was too large: drop what follows
 	ready       bool // in the list of streams that have data to send

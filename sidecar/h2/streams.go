@@ -4,6 +4,8 @@
 package h2
 
 import (
+	"errors"
+
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -128,7 +130,7 @@ func (s *Session) closeStream(st *Stream, end StreamEnd) {
 // closeAll ends each stream: the session is over.
 func (s *Session) closeAll(cause error) {
 	code := http2.ErrCodeInternal
-	if ce, ok := cause.(*ConnectionError); ok {
+	if ce, ok := errors.AsType[*ConnectionError](cause); ok {
 		code = ce.Code
 	}
 	for st := s.unsent.first; st != nil; st = s.unsent.first {
