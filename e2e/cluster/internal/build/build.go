@@ -64,14 +64,14 @@ func (p *Programs) Images() []string { return p.images }
 // Run builds what is missing in the cache. Only one build runs in a folder at a
 // time; another one waits.
 func Run(ctx context.Context, cfg Config) (*Programs, error) {
-	p, err := run(ctx, cfg)
+	p, err := run(ctx, cfg, recipes())
 	if err != nil {
 		return nil, fmt.Errorf("build: %w", err)
 	}
 	return p, nil
 }
 
-func run(ctx context.Context, cfg Config) (*Programs, error) {
+func run(ctx context.Context, cfg Config, all []recipe) (*Programs, error) {
 	if cfg.Progress == nil {
 		cfg.Progress = func(string) {}
 	}
@@ -88,9 +88,8 @@ func run(ctx context.Context, cfg Config) (*Programs, error) {
 	}
 	defer lock.Close()
 
-	all := recipes()
 	p := &Programs{paths: map[string]string{}}
-	b := builder{cfg: cfg, prepared: map[string]string{}}
+	b := builder{cfg: cfg, all: all, prepared: map[string]string{}}
 	for i, r := range all {
 		dir := filepath.Join(cfg.Dir, "programs", r.key(goVersion))
 		p.paths[r.name] = filepath.Join(dir, r.name)
@@ -166,6 +165,7 @@ func field(version string, i int) string { return strings.Split(version, ".")[i]
 
 type builder struct {
 	cfg Config
+	all []recipe
 	// prepared maps a module path to the folder of its generated module.
 	prepared map[string]string
 }

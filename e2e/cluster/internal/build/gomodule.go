@@ -54,7 +54,7 @@ func (b *builder) module(ctx context.Context, r recipe) (string, error) {
 			return "", err
 		}
 	}
-	if err := writeSource(dir, r); err != nil {
+	if err := b.writeSource(dir, r); err != nil {
 		return "", err
 	}
 	if _, err := goCommand(ctx, dir, nil, "mod", "tidy"); err != nil {
@@ -67,13 +67,13 @@ func (b *builder) module(ctx context.Context, r recipe) (string, error) {
 // writeSource writes what makes "go mod tidy" find all that is needed by every
 // recipe of this module: the recipe's own main package, or imports of the main
 // packages under a build tag that is never set.
-func writeSource(dir string, r recipe) error {
+func (b *builder) writeSource(dir string, r recipe) error {
 	if r.main != "" {
 		return os.WriteFile(filepath.Join(dir, "main.go"), []byte(r.main), 0o644)
 	}
 	var s strings.Builder
 	s.WriteString("//go:build tools\n\npackage tools\n\nimport (\n")
-	for _, other := range recipes() {
+	for _, other := range b.all {
 		if other.module != r.module {
 			continue
 		}

@@ -31,6 +31,8 @@ type Config struct {
 	Channels int
 	// Rate is RPCs per second. Zero: none until /rate says otherwise.
 	Rate int
+	// Started is told the HTTP address once it listens. Zero: nobody is told.
+	Started func(net.Addr)
 }
 
 // Run sends the load and answers until ctx ends.
@@ -60,6 +62,9 @@ func Run(ctx context.Context, cfg Config) error {
 	defer func() { _ = s.Close() }() // the process ends
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(ln) }()
+	if cfg.Started != nil {
+		cfg.Started(ln.Addr())
+	}
 	cfg.Logger.Info("running", "target", cfg.Call.Target, "rate", cfg.Rate, "http", ln.Addr())
 	steady, stop := context.WithCancel(ctx)
 	done := make(chan struct{})

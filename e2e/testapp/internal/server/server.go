@@ -69,6 +69,8 @@ type Config struct {
 	ReadyDelay time.Duration
 	// Exit is how it ends.
 	Exit Exit
+	// Started is told the addresses once it listens. Zero: nobody is told.
+	Started func(service, admin net.Addr)
 	// MaxConnectionAge makes it close connections, with GOAWAY. Zero: never.
 	MaxConnectionAge time.Duration
 }
@@ -134,6 +136,9 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 	}
 	go func() { failed <- fmt.Errorf("serve: %w", serve(counted)) }()
+	if cfg.Started != nil {
+		cfg.Started(ln.Addr(), admin.Addr())
+	}
 	cfg.Logger.Info("serving", "name", cfg.Name, "address", ln.Addr(), "protocol", cfg.Protocol)
 	select {
 	case err := <-failed:
