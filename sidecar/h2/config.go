@@ -78,7 +78,7 @@ type Config struct {
 	OutputLimit int
 
 	// ControlLimit bounds all else that waits in Output, beyond OutputLimit:
-	// answers to a peer that never reads. 0: 1 MiB.
+	// answers to a peer that never reads. 0: 512 KiB.
 	ControlLimit int
 
 	// PrefaceTimeout bounds the wait for the peer's preface and SETTINGS.
@@ -140,7 +140,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.EncoderTableSize, 4096)
 	d.EncoderTableSize = max(d.EncoderTableSize, 0)
 	setDefault(&d.OutputLimit, 128<<10)
-	setDefault(&d.ControlLimit, 1<<20)
+	setDefault(&d.ControlLimit, 512<<10)
 	setDefault(&d.PrefaceTimeout, 10*time.Second)
 	setDefault(&d.SettingsTimeout, 10*time.Second)
 	setDefault(&d.HeaderTimeout, 10*time.Second)

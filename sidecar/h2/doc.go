@@ -63,8 +63,9 @@
 // Stream windows are end to end: Consumed gives back what left on the other side.
 // The connection's window is given back at receipt, so that one stalled stream
 // does not stop the others, until the relays of the session hold
-// Config.SessionBuffer bytes; then it is withheld. A session thus holds at most
-// SessionBuffer + ConnWindow, and a stream StreamWindow. What waits to be sent is
+// Config.SessionBuffer bytes, or those of all sessions together Pool.MaxHeld; then
+// it is withheld. A session thus holds at most SessionBuffer + ConnWindow, a
+// stream StreamWindow, and all of them MaxHeld + a ConnWindow each. What waits to be sent is
 // on its stream, in chunks of the pool; streams take turns of one frame. DATA
 // enters the output up to Config.OutputLimit.
 //

@@ -15,16 +15,31 @@ func (s *Session) giveBack(n int32) {
 	s.updateConnWindow()
 }
 
-// updateConnWindow announces what is owed once it is worth a frame, unless the
-// session's relays hold too much. What a sender may still send plus what is
-// owed is always ConnWindow, so a sender that is blocked is owed all of it.
+// updateConnWindow announces what is owed once it is worth a frame, unless too
+// much is held. What a sender may still send plus what is owed is always
+// ConnWindow, so a sender that is blocked is owed all of it.
 func (s *Session) updateConnWindow() {
-	if s.connOwed < s.cfg.ConnWindow/2 || s.held >= s.cfg.SessionBuffer || s.err != nil {
+	if s.connOwed < s.cfg.ConnWindow/2 || s.holdsTooMuch() || s.err != nil {
 		return
 	}
 	s.writeWindowUpdate(0, uint32(s.connOwed))
 	s.recvWindow += s.connOwed
 	s.connOwed = 0
+}
+
+// holdsTooMuch reports whether the session's relays hold more than its share: its
+// own bound, or, when all sessions of the pool together hold too much, a little
+// that leaves every session able to go on.
+func (s *Session) holdsTooMuch() bool {
+	return s.held >= s.cfg.SessionBuffer || s.held >= shareWhenFull && s.pool.held >= s.pool.maxHeld()
+}
+
+const shareWhenFull = 64 << 10
+
+// hold counts n bytes (or, below 0, gives them up) that relays hold of the session.
+func (s *Session) hold(n int32) {
+	s.held += int64(n)
+	s.pool.held += int64(n)
 }
 
 // Consumed gives n delivered bytes back to the stream's window, once they went
@@ -36,7 +51,7 @@ func (st *Stream) Consumed(n int) {
 	s := st.s
 	m := int32(min(n, int(st.held)))
 	st.held -= m
-	s.held -= int64(m)
+	s.hold(-m)
 	st.giveBack(m)
 	if s.connOwed > 0 {
 		s.updateConnWindow()

@@ -73,6 +73,44 @@ func TestReceiveWindows(t *testing.T) {
 		p.wantFrame("given back once less is held", "WINDOW_UPDATE 0 33000")
 		wantWindowsWhole(t, p)
 	})
+	t.Run("all sessions of a pool hold too much", func(t *testing.T) {
+		pool := &Pool{MaxHeld: 200000}
+		cfg := &Config{ConnWindow: 65535, Pool: pool}
+		var stalled []*testPeer
+		for range 10 {
+			p := newPeer(t, Server, cfg)
+			p.onOpen = func(ts *testStream, _ []field, _ bool) { ts.consume = false }
+			p.request(1, false)
+			p.flush()
+			for range 16 { // as much as the session's windows take
+				if n := int(min(16000, p.s.recvWindow, p.streams[1].st.recvWindow)); n > 0 {
+					p.data(1, false, n)
+				}
+				p.flush()
+			}
+			p.frames = nil
+			stalled = append(stalled, p)
+		}
+		if h := pool.Held(); h < 200000 || h > 200000+10*(65535+shareWhenFull) {
+			t.Errorf("%d bytes are held", h)
+		}
+		p := newPeer(t, Server, cfg)
+		p.request(1, false)
+		for range 20 {
+			p.data(1, false, 16000)
+			p.flush()
+		}
+		if n := len(p.streams[1].body); n != 320000 || p.err != nil {
+			t.Errorf("a session that holds nothing got %d bytes: %v", n, p.err)
+		}
+		for _, p := range stalled {
+			p.streams[1].st.Reset(http2.ErrCodeCancel)
+			wantWindowsWhole(t, p)
+		}
+		if pool.Held() != 0 {
+			t.Errorf("%d bytes are held of nobody", pool.Held())
+		}
+	})
 	t.Run("a stream that is closed gives its bytes back", func(t *testing.T) {
 		p := newPeer(t, Server, &Config{ConnWindow: 65535, SessionBuffer: 30000})
 		p.onOpen = func(ts *testStream, _ []field, _ bool) { ts.consume = false }

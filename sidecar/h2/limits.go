@@ -57,7 +57,7 @@ type Limits struct {
 	EmptyData Limit
 	// WindowUpdate: 10,000, 1,000/s. A DATA frame sent earns ten, a stream two.
 	WindowUpdate Limit
-	// Ignored: 10,000, 1,000/s. A request received earns ten, a stream that we
+	// Ignored: 10,000, 1,000/s. A request earns ten, a stream that we
 	// reset four.
 	Ignored Limit
 }

@@ -218,6 +218,18 @@ func TestHonestStorms(t *testing.T) {
 		}
 		p.wantAlive("20,000 messages")
 	})
+	t.Run("a server that resets each stream once it is done", func(t *testing.T) {
+		p := newPeer(t, Client, nil)
+		for range 15000 {
+			id := p.open(true).st.ID()
+			p.headers(id, true, ":status", "200")
+			p.check(p.fr.WriteRSTStream(id, http2.ErrCodeNo))
+			p.flush()
+			p.frames, p.events = p.frames[:0], p.events[:0]
+			clear(p.streams)
+		}
+		p.wantAlive("15,000 RPCs in no time")
+	})
 	t.Run("our own cancellations", func(t *testing.T) {
 		p := newPeer(t, Client, nil)
 		for range 200 {

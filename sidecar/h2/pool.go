@@ -6,9 +6,15 @@ package h2
 import "hash/maphash"
 
 // Pool keeps streams and buffers for reuse by all sessions of one loop. The zero
-// value is ready; it has one owner. What it keeps is bounded: the rest is the
-// garbage collector's.
+// value is ready; it has one owner. What it keeps is bounded, the rest is the
+// garbage collector's, and so is what its sessions together hold for their peers.
 type Pool struct {
+	// MaxHeld bounds the bytes that all sessions of the pool have delivered and
+	// that were not yet Consumed: beyond it each session keeps its connection
+	// window back while it holds 64 KiB of them. 0: 16 MiB.
+	MaxHeld int64
+
+	held    int64
 	streams []*Stream
 	chunks  []*chunk
 	buffers [][]byte
@@ -25,6 +31,16 @@ const (
 	keepBigBuffer = 8 // of more than bigBuffer
 	bigBuffer     = 32 << 10
 )
+
+func (p *Pool) maxHeld() int64 {
+	if p.MaxHeld == 0 {
+		return 16 << 20
+	}
+	return p.MaxHeld
+}
+
+// Held returns the bytes that MaxHeld bounds.
+func (p *Pool) Held() int64 { return p.held }
 
 func (p *Pool) getStream() *Stream {
 	n := len(p.streams)

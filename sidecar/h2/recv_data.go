@@ -153,7 +153,7 @@ func (s *Session) deliver(p []byte) error {
 	}
 	// Before the handler: it may call Consumed at once.
 	st.held += n
-	s.held += int64(n)
+	s.hold(n)
 	st.h.DataReceived(st, p, end)
 	s.giveBack(n)
 	if end {

@@ -65,6 +65,7 @@ func (s *Session) assignID(st *Stream, fields []hpack.HeaderField) {
 	st.id = s.nextID
 	s.nextID += 2
 	s.streams.put(st)
+	s.earnByRequest()
 	for _, f := range fields {
 		if f.Name == ":method" {
 			st.headRequest = f.Value == "HEAD"
@@ -115,7 +116,7 @@ func (s *Session) closeStream(st *Stream, end StreamEnd) {
 	}
 	st.queue.free(s.pool)
 	st.trail = false
-	s.held -= int64(st.held)
+	s.hold(-st.held)
 	s.stats.StreamsClosed[end.Kind]++
 	if st.h != nil {
 		st.h.Closed(st, end)
