@@ -52,6 +52,7 @@ type Files struct {
 	good    map[string]*goodFile                // by file name: what is in force
 	have    map[ref]snapshot.Change             // what the sink has
 	bad     map[string]struct{}                 // files whose newest content cannot be used
+	missing map[string]time.Time                // good files that are away, since when
 	clashes map[ref]string                      // objects that are in two files, as logged
 	stat    map[string]fileStat                 // what was last seen of each file
 	last    atomic.Int64                        // when the directory was last read
@@ -86,7 +87,7 @@ func NewFiles(cfg FilesConfig) (*Files, error) {
 	}
 	f := &Files{
 		cfg: cfg, log: cfg.Logger, metrics: newMetrics(),
-		good: map[string]*goodFile{}, have: map[ref]snapshot.Change{}, bad: map[string]struct{}{},
+		good: map[string]*goodFile{}, have: map[ref]snapshot.Change{}, bad: map[string]struct{}{}, missing: map[string]time.Time{},
 		clashes: map[ref]string{}, stat: map[string]fileStat{}, readDir: os.ReadDir,
 	}
 	f.last.Store(time.Now().UnixNano())
@@ -109,10 +110,17 @@ func (f *Files) Run(ctx context.Context, sink Sink) error {
 	}
 	poll := time.NewTicker(every)
 	defer poll.Stop()
+	again := time.NewTimer(time.Hour)
+	defer again.Stop()
 	for {
+		if len(f.missing) > 0 {
+			again.Reset(f.patience())
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-again.C:
+			f.read(ctx, sink, time.Now())
 		case <-poll.C:
 			if !f.touched() {
 				continue
@@ -244,12 +252,7 @@ func (f *Files) read(ctx context.Context, sink Sink, seen time.Time) {
 			return // ctx is done
 		}
 	}
-	for n := range f.good {
-		if _, ok := present[n]; !ok {
-			f.log.Info("file is gone, and what it defined", "file", n)
-			delete(f.good, n)
-		}
-	}
+	f.dropMissing(present, time.Now())
 	for n := range f.stat {
 		if _, ok := present[n]; !ok {
 			delete(f.stat, n)
@@ -261,6 +264,30 @@ func (f *Files) read(ctx context.Context, sink Sink, seen time.Time) {
 		sink.Apply(changes, seen)
 	}
 }
+
+// dropMissing forgets files that are gone. Some editors move a file away before
+// they write the new one, so it has to stay away for a while, as an empty file
+// has to stay empty; Run looks again.
+func (f *Files) dropMissing(present map[string]struct{}, now time.Time) {
+	for n := range f.good {
+		since, waiting := f.missing[n]
+		if _, ok := present[n]; ok {
+			delete(f.missing, n)
+			continue
+		}
+		switch {
+		case !waiting:
+			f.missing[n] = now
+		case now.Sub(since) >= f.patience():
+			f.log.Info("file is gone, and what it defined", "file", n)
+			delete(f.good, n)
+			delete(f.missing, n)
+		}
+	}
+}
+
+// patience is how long a file must be empty or away to be taken at its word.
+func (f *Files) patience() time.Duration { return 10 * f.cfg.Settle }
 
 // load reads one file, keeping the last good content if the new one is not. It
 // returns false when ctx is done.
@@ -327,7 +354,7 @@ const maxFile = 256 << 20
 // settled reads a file that nobody is writing any more: its size and time are
 // the same before and after, with Settle in between. A program that truncates
 // and writes leaves the file empty for a moment, which would be a valid file
-// that defines nothing, so an empty one has to stay so for ten times as long.
+// that defines nothing, so an empty one has to stay so for longer.
 func (f *Files) settled(ctx context.Context, name string) ([]byte, fileStat, error) {
 	before, err := f.statOf(name)
 	if err != nil {
@@ -339,7 +366,7 @@ func (f *Files) settled(ctx context.Context, name string) ([]byte, fileStat, err
 	for {
 		wait := f.cfg.Settle
 		if before.Size() == 0 {
-			wait *= 10
+			wait = f.patience()
 		}
 		if before.Size() > maxFile {
 			return nil, before, fmt.Errorf("%d bytes: more than %d are not read", before.Size(), maxFile)

@@ -58,6 +58,7 @@ func serve(ctx context.Context, cfg *Config, log *slog.Logger) error {
 	log.Info("control plane starts", "version", run.VersionString(), "listen", cfg.Listen, "admin", cfg.AdminListen, "files", cfg.Files)
 	g, ctx := errgroup.WithContext(ctx)
 	if admin != nil {
+		log.Info("admin port is open", "address", admin.Addr().String())
 		a := run.Admin{Logger: log, Handler: p.adminHandler()}
 		g.Go(func() error { return a.Serve(ctx, admin) })
 	}
