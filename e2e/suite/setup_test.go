@@ -141,9 +141,12 @@ func (s *suite) apply(t *testing.T, namespace, manifest string) {
 	}
 }
 
-// delete removes what apply made and waits until its pods are gone.
+// delete removes what apply made. After a failure it stays, for the dump.
 func (s *suite) delete(t *testing.T, namespace, manifest string) {
 	t.Helper()
+	if t.Failed() {
+		return
+	}
 	if _, err := s.c.KubectlInput(t.Context(), manifest, "delete", "-n", namespace, "--ignore-not-found", "--wait=true", "--timeout=90s", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,10 @@ func Unified(hs []Hierarchy) (Hierarchy, error) {
 	return Hierarchy{}, errors.New("cgroup: no cgroup2 hierarchy is mounted, which the cluster's processes are tracked by: mount -t cgroup2 none /sys/fs/cgroup/unified")
 }
 
-// Create makes the directory rel, and its parents, in every hierarchy.
+// Create makes the directory rel, and its parents, in every hierarchy. The first
+// of them gets most of the CPU when there is too little: all that a cluster runs
+// would else weigh no more than one of the machine's busy processes, and every
+// time limit in it would be a matter of luck.
 func Create(hs []Hierarchy, rel string) error {
 	for _, h := range hs {
 		dir := h.Mount
@@ -94,6 +97,12 @@ func Create(hs []Hierarchy, rel string) error {
 			if slices.Contains(h.Controllers, "cpuset") {
 				if err := inheritCPUs(parent, dir); err != nil {
 					return err
+				}
+			}
+			if parent == h.Mount && slices.Contains(h.Controllers, "cpu") {
+				// The default is 1024.
+				if err := os.WriteFile(filepath.Join(dir, "cpu.shares"), []byte("65536"), 0o644); err != nil {
+					return fmt.Errorf("cgroup: give CPU: %w", err)
 				}
 			}
 		}
