@@ -82,3 +82,7 @@ func (w *world) synced(changes ...snapshot.Change) {
 	w.apply(changes...)
 	w.srv.Synced()
 }
+
+func toChanges(members []int) []snapshot.Change {
+	return []snapshot.Change{service("pricing", "10.96.0.4"), slice("pricing", members...)}
+}
