@@ -295,6 +295,9 @@ func FuzzDecoder(f *testing.F) {
 				t.Fatalf("%x: we say %v, x/net takes it", block, err)
 			}
 			if err == nil && judgeErr != nil {
+				if len(block) > 1 && block[0]&0xe0 == 0x20 && strings.Contains(judgeErr.Error(), "MUST occur at the beginning") {
+					return // x/net takes a second size update only with an empty table
+				}
 				t.Fatalf("%x: we take it, x/net says %v", block, judgeErr)
 			}
 			if err != nil {
