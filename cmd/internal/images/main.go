@@ -147,12 +147,12 @@ func build(ctx context.Context, cfg *config, stdout io.Writer) error {
 				return err
 			}
 			if err := img.add(d, arch, cfg.version, binary); err != nil {
-				return fmt.Errorf("%s: %s", d.name, err)
+				return fmt.Errorf("%s: %w", d.name, err)
 			}
 		}
 		file := filepath.Join(cfg.out, d.name+".tar")
 		if err := img.write(file); err != nil {
-			return fmt.Errorf("%s: %s", d.name, err)
+			return fmt.Errorf("%s: %w", d.name, err)
 		}
 		fmt.Fprintf(stdout, "%s %s\n", file, reference)
 	}
@@ -165,7 +165,7 @@ func compile(ctx context.Context, name, arch, version, output string) error {
 		"-o", output, "evenkeel.dev/cmd/"+name)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s for %s: %s\n%s", name, arch, err, out)
+		return fmt.Errorf("build %s for %s: %w\n%s", name, arch, err, out)
 	}
 	return nil
 }
