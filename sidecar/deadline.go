@@ -63,8 +63,12 @@ func formatTimeout(d time.Duration) string {
 		unit time.Duration
 		name string
 	}{
-		{time.Nanosecond, "n"}, {time.Microsecond, "u"}, {time.Millisecond, "m"},
-		{time.Second, "S"}, {time.Minute, "M"}, {time.Hour, "H"},
+		{time.Nanosecond, "n"},
+		{time.Microsecond, "u"},
+		{time.Millisecond, "m"},
+		{time.Second, "S"},
+		{time.Minute, "M"},
+		{time.Hour, "H"},
 	} {
 		if n := (d-1)/u.unit + 1; n <= 99_999_999 {
 			return strconv.FormatInt(int64(n), 10) + u.name

@@ -6,6 +6,7 @@ package sidecar
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -82,7 +83,7 @@ func TestStreaming(t *testing.T) {
 				t.Fatalf("got %d bytes and %v, want %d", len(m.GetPayload().GetBody()), err, want)
 			}
 		}
-		if _, err := s.Recv(); err != io.EOF {
+		if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 			t.Fatalf("got %v, want EOF", err)
 		}
 	})
@@ -119,7 +120,7 @@ func TestStreaming(t *testing.T) {
 			}
 		}
 		s.CloseSend()
-		if _, err := s.Recv(); err != io.EOF {
+		if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 			t.Fatalf("got %v, want EOF", err)
 		}
 	})
@@ -129,7 +130,7 @@ func TestStreaming(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.CloseSend()
-		if _, err := s.Recv(); err != io.EOF {
+		if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 			t.Fatalf("got %v, want EOF", err)
 		}
 	})
@@ -273,7 +274,7 @@ func roundTrips(ctx context.Context, c testpb.TestServiceClient, body []byte) er
 		}
 	}
 	s.CloseSend()
-	if _, err := s.Recv(); err != io.EOF {
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 		return err
 	}
 	return nil

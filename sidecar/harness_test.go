@@ -288,9 +288,11 @@ func (b *backend) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, out
 	return respond(in, out)
 }
 
-func respond(in *testpb.StreamingOutputCallRequest, out interface {
+type sender interface {
 	Send(*testpb.StreamingOutputCallResponse) error
-}) error {
+}
+
+func respond(in *testpb.StreamingOutputCallRequest, out sender) error {
 	for _, p := range in.GetResponseParameters() {
 		time.Sleep(time.Duration(p.GetIntervalUs()) * time.Microsecond)
 		if err := out.Send(&testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: make([]byte, p.GetSize())}}); err != nil {
@@ -308,7 +310,7 @@ func (b *backend) StreamingInputCall(in grpc.ClientStreamingServer[testpb.Stream
 	var sum int32
 	for {
 		m, err := in.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return in.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: sum})
 		}
 		if err != nil {
@@ -322,7 +324,7 @@ func (b *backend) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutp
 	b.calls.Add(1)
 	for {
 		in, err := s.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

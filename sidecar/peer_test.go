@@ -32,7 +32,7 @@ func newPeer(t testing.TB, conn net.Conn) *peer {
 	p.fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	p.fr.AllowIllegalWrites = true
 	p.henc = hpack.NewEncoder(&p.hbuf)
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	t.Cleanup(func() { conn.Close() })
 	return p
 }
@@ -54,7 +54,7 @@ func newFakeServer(t testing.TB, settings ...http2.Setting) *fakeServer {
 // accept takes the sidecar's next session, up to the exchange of SETTINGS.
 func (f *fakeServer) accept() *peer {
 	f.t.Helper()
-	f.lis.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Second))
+	_ = f.lis.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Second))
 	conn, err := f.lis.Accept()
 	if err != nil {
 		f.t.Fatalf("no session from the sidecar: %v", err)
@@ -64,8 +64,8 @@ func (f *fakeServer) accept() *peer {
 	if _, err := io.ReadFull(conn, preface); err != nil || string(preface) != http2.ClientPreface {
 		f.t.Fatalf("preface %q, %v", preface, err)
 	}
-	p.fr.WriteSettings(f.settings...)
-	p.fr.WriteSettingsAck()
+	p.do(p.fr.WriteSettings(f.settings...))
+	p.do(p.fr.WriteSettingsAck())
 	return p
 }
 
@@ -78,8 +78,8 @@ func (r *rig) app() *peer {
 	}
 	p := newPeer(r.t, conn)
 	io.WriteString(conn, http2.ClientPreface)
-	p.fr.WriteSettings()
-	p.fr.WriteSettingsAck()
+	p.do(p.fr.WriteSettings())
+	p.do(p.fr.WriteSettingsAck())
 	return p
 }
 
@@ -93,9 +93,17 @@ func (p *peer) headers(id uint32, end bool, kv ...string) {
 	}
 }
 
+// do fails the test when a frame could not be written.
+func (p *peer) do(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Errorf("write a frame: %v", err)
+	}
+}
+
 func (p *peer) encode(kv []string) {
 	for i := 0; i < len(kv); i += 2 {
-		p.henc.WriteField(hpack.HeaderField{Name: kv[i], Value: kv[i+1]})
+		_ = p.henc.WriteField(hpack.HeaderField{Name: kv[i], Value: kv[i+1]})
 	}
 }
 
@@ -148,7 +156,7 @@ func (p *peer) next() http2.Frame {
 			continue
 		case *http2.PingFrame:
 			if !f.IsAck() {
-				p.fr.WritePing(true, f.Data)
+				p.do(p.fr.WritePing(true, f.Data))
 			}
 			continue
 		}
@@ -238,16 +246,16 @@ func (p *peer) wantBody(why string, n int, end bool) {
 
 func (p *peer) credit(id uint32, n int) {
 	if n > 0 {
-		p.fr.WriteWindowUpdate(0, uint32(n))
-		p.fr.WriteWindowUpdate(id, uint32(n))
+		p.do(p.fr.WriteWindowUpdate(0, uint32(n)))
+		p.do(p.fr.WriteWindowUpdate(id, uint32(n)))
 	}
 }
 
 // silent checks that no frame about a stream comes for a while.
 func (p *peer) silent(why string, d time.Duration) {
 	p.t.Helper()
-	p.conn.SetReadDeadline(time.Now().Add(d))
-	defer p.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = p.conn.SetReadDeadline(time.Now().Add(d))
+	defer func() { _ = p.conn.SetReadDeadline(time.Now().Add(20 * time.Second)) }()
 	for {
 		f, err := p.fr.ReadFrame()
 		if err != nil {

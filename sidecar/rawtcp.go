@@ -73,7 +73,7 @@ func (r *rawConn) Dialed(now time.Time, fd *loop.FD, err error) {
 	}
 	r.server.fd = fd
 	fd.SetHandler(&r.server)
-	unix.SetsockoptInt(fd.Raw(), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	_ = unix.SetsockoptInt(fd.Raw(), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	r.server.write(nil)
 	// Edges may have passed on either side.
 	r.app.fd.Again()
@@ -176,7 +176,7 @@ func (a *rawSide) send(p []byte) (n int, ok bool) {
 func (r *rawConn) reset() {
 	for _, a := range []*rawSide{&r.app, &r.server} {
 		if a.fd != nil && a.fd.Raw() >= 0 {
-			unix.SetsockoptLinger(a.fd.Raw(), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			_ = unix.SetsockoptLinger(a.fd.Raw(), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		}
 	}
 	r.close()

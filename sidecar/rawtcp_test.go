@@ -37,7 +37,7 @@ func (r *rig) tcp() *net.TCPConn {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	return conn.(*net.TCPConn)
 }
 
@@ -52,7 +52,7 @@ func tcpServer(t *testing.T, f func(c *net.TCPConn)) string {
 			if err != nil {
 				return
 			}
-			c.SetDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 			go func() { defer c.Close(); f(c.(*net.TCPConn)) }()
 		}
 	}()
@@ -143,7 +143,7 @@ func TestRawHalfClose(t *testing.T) {
 		})
 		c := newRig(t).to(addr).tcp()
 		io.WriteString(c, "hello")
-		c.CloseWrite()
+		_ = c.CloseWrite()
 		if b, err := io.ReadAll(c); err != nil || string(b) != "got 5" {
 			t.Errorf("got %q, %v", b, err)
 		}
@@ -154,7 +154,7 @@ func TestRawHalfClose(t *testing.T) {
 			fmt.Fprintf(c, "got %d", len(b))
 		})
 		c := newRig(t).to(addr).tcp()
-		c.CloseWrite()
+		_ = c.CloseWrite()
 		if b, err := io.ReadAll(c); err != nil || string(b) != "got 0" {
 			t.Errorf("got %q, %v", b, err)
 		}
@@ -163,7 +163,7 @@ func TestRawHalfClose(t *testing.T) {
 		got := make(chan int, 1)
 		addr := tcpServer(t, func(c *net.TCPConn) {
 			io.WriteString(c, "bye")
-			c.CloseWrite()
+			_ = c.CloseWrite()
 			b, _ := io.ReadAll(c)
 			got <- len(b)
 		})
@@ -173,7 +173,7 @@ func TestRawHalfClose(t *testing.T) {
 			t.Errorf("got %q, %v", b, err)
 		}
 		io.WriteString(c, " again")
-		c.CloseWrite()
+		_ = c.CloseWrite()
 		if n := <-got; n != 11 {
 			t.Errorf("the server got %d bytes, want 11", n)
 		}
@@ -183,7 +183,7 @@ func TestRawHalfClose(t *testing.T) {
 func TestRawResetIsPassedOn(t *testing.T) {
 	addr := tcpServer(t, func(c *net.TCPConn) {
 		io.ReadFull(c, make([]byte, 5))
-		c.SetLinger(0)
+		_ = c.SetLinger(0)
 	})
 	c := newRig(t).to(addr).tcp()
 	io.WriteString(c, "hello")
@@ -224,7 +224,7 @@ func TestRawBulk(t *testing.T) {
 		c.Write([]byte{0x16}) // as TLS begins
 		sent.Write([]byte{0x16})
 		io.CopyN(io.MultiWriter(c, sent), src, n)
-		c.CloseWrite()
+		_ = c.CloseWrite()
 	}()
 	got := sha256.New()
 	m, err := io.Copy(got, c)
@@ -242,7 +242,7 @@ func TestRawBackPressure(t *testing.T) {
 	addr := tcpServer(t, func(c *net.TCPConn) { <-release; io.Copy(io.Discard, c) })
 	r := newRig(t).to(addr)
 	c := r.tcp()
-	c.SetWriteDeadline(time.Now().Add(2 * time.Second))
+	_ = c.SetWriteDeadline(time.Now().Add(2 * time.Second))
 	chunk := bytes.Repeat([]byte{0x16}, 1<<20)
 	total := 0
 	for {
@@ -265,8 +265,8 @@ func TestRawBackPressure(t *testing.T) {
 		t.Errorf("%d bytes are kept, want at most one buffer", pending)
 	}
 	close(release)
-	c.CloseWrite()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.CloseWrite()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.ReadAll(c); err != nil {
 		t.Error(err)
 	}

@@ -98,7 +98,7 @@ func TestResetByTheServer(t *testing.T) {
 	for _, c := range codesOfRST {
 		t.Run("before headers/"+c.String(), func(t *testing.T) {
 			app, srv, r := one(t, true)
-			srv.fr.WriteRSTStream(1, c)
+			srv.do(srv.fr.WriteRSTStream(1, c))
 			app.want("the same code", "RST 1 "+c.String())
 			r.quiet()
 		})
@@ -106,7 +106,7 @@ func TestResetByTheServer(t *testing.T) {
 			app, srv, r := one(t, true)
 			srv.response(1)
 			srv.data(1, false, message(2))
-			srv.fr.WriteRSTStream(1, c)
+			srv.do(srv.fr.WriteRSTStream(1, c))
 			app.want("headers", "HEADERS 1"+grpcHeaders)
 			app.want("the message before the reset", "DATA 1 7 bytes")
 			app.want("the same code", "RST 1 "+c.String())
@@ -116,7 +116,7 @@ func TestResetByTheServer(t *testing.T) {
 			app, srv, r := one(t, false)
 			srv.response(1)
 			srv.trailers(1, "0")
-			srv.fr.WriteRSTStream(1, c)
+			srv.do(srv.fr.WriteRSTStream(1, c))
 			app.want("headers", "HEADERS 1"+grpcHeaders)
 			app.want("trailers", "HEADERS 1 end grpc-status=0")
 			// RFC 9113, 8.1: the client "MUST NOT discard responses as a result
@@ -141,7 +141,7 @@ func TestResetWaitsForQueuedData(t *testing.T) {
 		srv.data(1, false, b[:m])
 		b = b[m:]
 	}
-	srv.fr.WriteRSTStream(1, http2.ErrCodeInternal)
+	srv.do(srv.fr.WriteRSTStream(1, http2.ErrCodeInternal))
 	app.want("headers", "HEADERS 1"+grpcHeaders)
 	app.wantBody("all that came before the reset", n, false)
 	app.want("then the reset", "RST 1 INTERNAL_ERROR")
@@ -152,7 +152,7 @@ func TestResetByTheApp(t *testing.T) {
 	for _, c := range codesOfRST {
 		t.Run(c.String(), func(t *testing.T) {
 			app, srv, r := one(t, false)
-			app.fr.WriteRSTStream(1, c)
+			app.do(app.fr.WriteRSTStream(1, c))
 			srv.want("the server need not know why", "RST 1 CANCEL")
 			r.quiet()
 		})
@@ -261,10 +261,10 @@ func (p *peer) hugeHeaders(id uint32, kv ...string) {
 	p.encode(kv)
 	b := append([]byte(nil), p.hbuf.Bytes()...)
 	n := min(len(b), 16384)
-	p.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b[:n], EndHeaders: n == len(b)})
+	p.do(p.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b[:n], EndHeaders: n == len(b)}))
 	for b = b[n:]; len(b) > 0; b = b[n:] {
 		n = min(len(b), 16384)
-		p.fr.WriteContinuation(id, n == len(b), b[:n])
+		p.do(p.fr.WriteContinuation(id, n == len(b), b[:n]))
 	}
 }
 
@@ -292,11 +292,11 @@ func TestRequestHeadersTooLarge(t *testing.T) {
 
 func TestUnknownFramesAndPriorityAreHarmless(t *testing.T) {
 	app, srv, r := one(t, false)
-	app.fr.WriteRawFrame(0xbe, 0, 1, []byte("grease"))
-	app.fr.WritePriority(1, http2.PriorityParam{StreamDep: 3, Weight: 9})
+	app.do(app.fr.WriteRawFrame(0xbe, 0, 1, []byte("grease")))
+	app.do(app.fr.WritePriority(1, http2.PriorityParam{StreamDep: 3, Weight: 9}))
 	app.data(1, true, message(1))
 	srv.want("only the DATA", "DATA 1 end 6 bytes")
-	srv.fr.WriteRawFrame(0xbe, 0, 1, []byte("grease"))
+	srv.do(srv.fr.WriteRawFrame(0xbe, 0, 1, []byte("grease")))
 	srv.headers(1, true, ":status", "200", "grpc-status", "0")
 	app.want("only the response", "HEADERS 1 end…")
 	r.quiet()
@@ -322,7 +322,7 @@ func TestPaddingIsNotPassedOnButCredited(t *testing.T) {
 	}
 	app.data(1, true, nil)
 	srv.wantBody("the bytes without padding", 1000, true)
-	app.fr.WriteRSTStream(1, http2.ErrCodeCancel)
+	app.do(app.fr.WriteRSTStream(1, http2.ErrCodeCancel))
 	r.quiet()
 	app.conn.Close()
 	<-done

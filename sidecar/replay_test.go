@@ -45,16 +45,12 @@ func (f fakeFleet) connected() (all []*peer) {
 // holder finds the peer whose next stream frame is there: the one that was picked.
 func holder(t *testing.T, why string, peers []*peer) (*peer, []*peer) {
 	t.Helper()
-	type hit struct {
-		i int
-		f http2.Frame
-	}
 	deadline := time.Now().Add(10 * time.Second)
 	for time.Now().Before(deadline) {
 		for i, p := range peers {
-			p.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			_ = p.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 			h, err := p.fr.ReadFrame()
-			p.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_ = p.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 			if err != nil {
 				continue
 			}
@@ -73,14 +69,14 @@ func holder(t *testing.T, why string, peers []*peer) (*peer, []*peer) {
 
 func TestReplay(t *testing.T) {
 	refusals := map[string]func(p *peer){
-		"REFUSED_STREAM": func(p *peer) { p.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream) },
-		"GOAWAY":         func(p *peer) { p.fr.WriteGoAway(0, http2.ErrCodeNo, nil) },
+		"REFUSED_STREAM": func(p *peer) { p.do(p.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream)) },
+		"GOAWAY":         func(p *peer) { p.do(p.fr.WriteGoAway(0, http2.ErrCodeNo, nil)) },
 		"GOAWAY with an error": func(p *peer) {
-			p.fr.WriteGoAway(0, http2.ErrCodeEnhanceYourCalm, []byte("busy"))
+			p.do(p.fr.WriteGoAway(0, http2.ErrCodeEnhanceYourCalm, []byte("busy")))
 		},
 		"two GOAWAYs": func(p *peer) {
-			p.fr.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
-			p.fr.WriteGoAway(0, http2.ErrCodeNo, nil)
+			p.do(p.fr.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil))
+			p.do(p.fr.WriteGoAway(0, http2.ErrCodeNo, nil))
 		},
 	}
 	for name, refuse := range refusals {
@@ -129,7 +125,7 @@ func TestReplayIsBounded(t *testing.T) {
 		for range 3 {
 			var p *peer
 			p, left = holder(t, "one that was not asked", left)
-			p.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream)
+			p.do(p.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream))
 		}
 		app.want("all refused", "HEADERS 1 end"+grpcHeaders+" grpc-status=14 grpc-message=evenkeel: no ready endpoint for shop/pricing:50051 (3 known, 3 ready, 3 tried): …")
 		r.quiet()
@@ -143,7 +139,7 @@ func TestReplayIsBounded(t *testing.T) {
 		for range 2 {
 			var p *peer
 			p, left = holder(t, "one that was not asked", left)
-			p.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream)
+			p.do(p.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream))
 		}
 		app.want("enough", "HEADERS 1 end"+grpcHeaders+" grpc-status=14 grpc-message=evenkeel: 127.0.0.1:… did not process the request (REFUSED_STREAM), and so did 1 endpoints before")
 	})
@@ -155,7 +151,7 @@ func TestReplayIsBounded(t *testing.T) {
 		first, rest := holder(t, "picked", fleet.connected())
 		first.response(1)
 		app.want("headers", "HEADERS 1"+grpcHeaders)
-		first.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream)
+		first.do(first.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream))
 		app.want("an error", "RST 1 REFUSED_STREAM")
 		rest[0].silent("no other endpoint", 100*time.Millisecond)
 	})
@@ -166,7 +162,7 @@ func TestReplayIsBounded(t *testing.T) {
 		app.request(1, false)
 		app.data(1, true, message(1000))
 		first, rest := holder(t, "picked", fleet.connected())
-		first.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream)
+		first.do(first.fr.WriteRSTStream(1, http2.ErrCodeRefusedStream))
 		app.want("too large to be kept", "HEADERS 1 end"+grpcHeaders+" grpc-status=14 grpc-message=evenkeel: 127.0.0.1:… did not process the request (REFUSED_STREAM), and the request was too large to be kept for another endpoint")
 		rest[0].silent("no other endpoint", 100*time.Millisecond)
 		r.quiet()
@@ -193,7 +189,7 @@ func TestReplayOnANewSessionOfTheOnlyEndpoint(t *testing.T) {
 	app.request(1, true)
 	first := f.accept()
 	first.want("the request", "HEADERS 1 end…")
-	first.fr.WriteGoAway(0, http2.ErrCodeNo, nil)
+	first.do(first.fr.WriteGoAway(0, http2.ErrCodeNo, nil))
 	second := f.accept()
 	second.want("again", "HEADERS 1 end…")
 	second.headers(1, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0")
@@ -201,7 +197,7 @@ func TestReplayOnANewSessionOfTheOnlyEndpoint(t *testing.T) {
 	// But one that refuses the stream is not asked again.
 	app.request(3, true)
 	second.want("the next request", "HEADERS 3 end…")
-	second.fr.WriteRSTStream(3, http2.ErrCodeRefusedStream)
+	second.do(second.fr.WriteRSTStream(3, http2.ErrCodeRefusedStream))
 	app.want("refused", "HEADERS 3 end"+grpcHeaders+" grpc-status=14…")
 	r.quiet()
 }
@@ -213,7 +209,7 @@ func TestGoAwayLetsOpenStreamsEnd(t *testing.T) {
 	app.request(1, true)
 	first := f.accept()
 	first.want("the request", "HEADERS 1 end…")
-	first.fr.WriteGoAway(1, http2.ErrCodeNo, nil)
+	first.do(first.fr.WriteGoAway(1, http2.ErrCodeNo, nil))
 	second := f.accept() // before it is needed
 	app.request(3, true)
 	second.want("new streams go to the new session", "HEADERS 1 end…")

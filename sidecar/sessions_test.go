@@ -24,7 +24,7 @@ func TestPrewarm(t *testing.T) {
 	r := newRig(t).serve(fleet.addrs()...)
 	app := r.app()
 	for _, f := range fleet {
-		f.lis.(*net.TCPListener).SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_ = f.lis.(*net.TCPListener).SetDeadline(time.Now().Add(100 * time.Millisecond))
 		if c, err := f.lis.Accept(); err == nil {
 			c.Close()
 			t.Fatal("dialled before the app called the service")
@@ -49,7 +49,7 @@ func TestMaxConcurrentStreams(t *testing.T) {
 			peers = append(peers, p)
 		}
 		eventually(t, "two wait", func() bool { return r.snapshot().Services[0].Endpoints[0].Queued == 2 })
-		f.lis.(*net.TCPListener).SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_ = f.lis.(*net.TCPListener).SetDeadline(time.Now().Add(100 * time.Millisecond))
 		if c, err := f.lis.Accept(); err == nil {
 			c.Close()
 			t.Error("a fifth session")
@@ -79,7 +79,7 @@ func TestMaxConcurrentStreams(t *testing.T) {
 		app.want("its deadline", "HEADERS 3 end"+grpcHeaders+" grpc-status=4…")
 		app.request(5, true)
 		eventually(t, "it waits", func() bool { return r.snapshot().Services[0].Endpoints[0].Queued == 1 })
-		app.fr.WriteRSTStream(5, http2.ErrCodeCancel)
+		app.do(app.fr.WriteRSTStream(5, http2.ErrCodeCancel))
 		eventually(t, "it is gone", func() bool { return r.snapshot().Services[0].Endpoints[0].Queued == 0 })
 		srv.headers(1, true, ":status", "200", "grpc-status", "0")
 		app.want("the first", "HEADERS 1 end…")
@@ -127,12 +127,12 @@ func TestMaxConcurrentStreams(t *testing.T) {
 		app.request(1, true)
 		srv := f.accept()
 		srv.want("the first", "HEADERS 1 end…")
-		srv.fr.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 0})
+		srv.do(srv.fr.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 0}))
 		srv.headers(1, true, ":status", "200", "grpc-status", "0")
 		app.want("the first", "HEADERS 1 end…")
 		app.request(3, true)
 		srv.silent("no stream is allowed", 50*time.Millisecond)
-		srv.fr.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 10})
+		srv.do(srv.fr.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 10}))
 		srv.want("the one that waited", "HEADERS 3 end…")
 	})
 }
@@ -161,7 +161,7 @@ func TestServerThatIsNotHTTP2(t *testing.T) {
 	good := newBackend(t, "good")
 	bad := tcpServer(t, func(c *net.TCPConn) { c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); c.Read(make([]byte, 100)) })
 	mute := tcpServer(t, func(c *net.TCPConn) {
-		c.SetDeadline(time.Now().Add(2 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
 		c.Read(make([]byte, 1<<16))
 		c.Read(make([]byte, 1))
 	})
@@ -191,7 +191,7 @@ func TestSlowReaders(t *testing.T) {
 		if sent > perStream {
 			t.Errorf("the server could send %d bytes to an app that reads none", sent)
 		}
-		app.fr.WriteRSTStream(1, http2.ErrCodeCancel)
+		app.do(app.fr.WriteRSTStream(1, http2.ErrCodeCancel))
 		r.quiet()
 	})
 	t.Run("the server", func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestSlowReaders(t *testing.T) {
 		if sent > perStream {
 			t.Errorf("the app could send %d bytes to a server that reads none", sent)
 		}
-		app.fr.WriteRSTStream(1, http2.ErrCodeCancel)
+		app.do(app.fr.WriteRSTStream(1, http2.ErrCodeCancel))
 		r.quiet()
 	})
 	t.Run("many streams", func(t *testing.T) {
@@ -279,9 +279,9 @@ func (p *peer) pour(id uint32) int {
 			p.t.Fatal("64 MiB went nowhere")
 		}
 	}
-	p.conn.SetReadDeadline(time.Now())
+	_ = p.conn.SetReadDeadline(time.Now())
 	<-stop
-	p.conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = p.conn.SetDeadline(time.Now().Add(20 * time.Second))
 	return total
 }
 

@@ -77,7 +77,7 @@ type RawSnapshot struct {
 func (s *Sidecar) Snapshot(ctx context.Context) (Snapshot, error) {
 	var snap Snapshot
 	switch err := s.inLoop(ctx.Done(), func(now time.Time) { snap = s.snapshot(now) }); {
-	case err == errLate:
+	case errors.Is(err, errLate):
 		return Snapshot{}, ctx.Err()
 	case err != nil:
 		return Snapshot{}, err

@@ -215,7 +215,7 @@ func (l *Listener) accepted(now time.Time, fd int, peer netip.AddrPort) {
 		return
 	}
 	// A response must not wait for an ACK (Nagle): the loop batches already.
-	unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	s := &sniffer{l: l, conn: Conn{Peer: peer, Orig: l.original(fd)}}
 	var err error
 	if s.conn.FD, err = l.cfg.Loop.Register(fd, s); err != nil {

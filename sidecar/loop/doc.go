@@ -6,7 +6,7 @@
 //
 //	            ┌─────────────────────────── one turn ───────────────────────────┐
 //	  parked ──▶│ now := time.Now()                                              │
-//	(netpoller) │ ready descriptors ─▶ expired timers ─▶ mailbox ─▶ dirty list    │──▶ parked
+//	(netpoller) │ mailbox ─▶ ready descriptors ─▶ expired timers ─▶ dirty list    │──▶ parked
 //	            └────────────────────────────────────────────────────────────────┘
 //
 // Arrows are the order inside the turn. Everything is called on the goroutine

@@ -97,7 +97,7 @@ func (f *FD) Release() int {
 	if fd >= 0 {
 		// Not left to close(2): the open file may be shared with another
 		// process (the supervisor's listeners), and would stay in the set.
-		unix.EpollCtl(f.loop.epfd, unix.EPOLL_CTL_DEL, fd, nil)
+		_ = unix.EpollCtl(f.loop.epfd, unix.EPOLL_CTL_DEL, fd, nil)
 	}
 	return fd
 }

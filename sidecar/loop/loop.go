@@ -191,6 +191,8 @@ func (l *Loop) turn() {
 	now := time.Now()
 	l.now = now
 	l.again, l.busy = l.busy[:0], l.again
+	// Mail first: who posts and then writes to a socket wants that order.
+	l.deliver(now)
 	for i := range l.events[:l.ready] {
 		ev := &l.events[i]
 		// The generation: an event of this batch may be for a descriptor that
@@ -208,7 +210,6 @@ func (l *Loop) turn() {
 	}
 	clear(l.busy)
 	l.expire(now)
-	l.deliver(now)
 	l.flush(now)
 	l.arm()
 	l.turns.Add(1)

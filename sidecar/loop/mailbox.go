@@ -5,6 +5,7 @@ package loop
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ type mailbox struct {
 	fd     int // eventfd; -1 when the loop has ended
 
 	// The loop's own.
-	rang  bool
+	bell  *FD
 	taken []func(now time.Time) // kept for its capacity
 }
 
@@ -36,7 +37,7 @@ func (l *Loop) Post(fn func(now time.Time)) bool {
 		// The write stays under the lock: the descriptor must not be closed,
 		// and its number taken by another, in between.
 		one := [8]byte{1}
-		unix.Write(m.fd, one[:])
+		_, _ = unix.Write(m.fd, one[:])
 	}
 	return true
 }
@@ -47,7 +48,7 @@ func (l *Loop) openMailbox() error {
 	if err != nil {
 		return fmt.Errorf("loop: eventfd: %w", err)
 	}
-	if _, err := l.Register(fd, &l.mail); err != nil {
+	if l.mail.bell, err = l.Register(fd, rung{}); err != nil {
 		unix.Close(fd)
 		return err
 	}
@@ -58,10 +59,9 @@ func (l *Loop) openMailbox() error {
 // deliver runs what was posted until now; what these functions post comes next turn.
 func (l *Loop) deliver(now time.Time) {
 	m := &l.mail
-	if !m.rang {
+	if !slices.ContainsFunc(l.events[:l.ready], func(ev unix.EpollEvent) bool { return int(ev.Fd) == m.bell.fd }) {
 		return
 	}
-	m.rang = false
 	m.mu.Lock()
 	m.posted, m.taken = m.taken[:0], m.posted
 	m.mu.Unlock()
@@ -70,9 +70,6 @@ func (l *Loop) deliver(now time.Time) {
 		fn(now)
 	}
 }
-
-// Ready is the eventfd's edge.
-func (m *mailbox) Ready(time.Time, Events) { m.rang = true }
 
 // close refuses further mail. Functions that are left are dropped: whoever
 // waits for one watches the end of Run as well.

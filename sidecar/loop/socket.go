@@ -4,6 +4,7 @@
 package loop
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -19,9 +20,8 @@ func (f *FD) Accept() (fd int, peer netip.AddrPort, errno unix.Errno) {
 		if err == nil {
 			return fd, fromSockaddr(sa), 0
 		}
-		errno, ok := err.(unix.Errno)
-		if !ok {
-			return -1, netip.AddrPort{}, unix.EINVAL
+		if !errors.As(err, &errno) {
+			return -1, netip.AddrPort{}, unix.EINVAL // cannot be: unix returns Errno
 		}
 		if errno != unix.EINTR {
 			return -1, netip.AddrPort{}, errno
@@ -71,7 +71,7 @@ func (d *Dialing) start() error {
 		return fmt.Errorf("dial %s: socket: %w", d.addr, err)
 	}
 	// The answer to the first frame must not wait for an ACK (Nagle): the loop batches already.
-	unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	if err := unix.Connect(fd, sa); err != nil && err != unix.EINPROGRESS {
 		unix.Close(fd)
 		return fmt.Errorf("dial %s: %w", d.addr, err)

@@ -5,6 +5,7 @@ package upstream
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"evenkeel.dev/sidecar/loop"
@@ -70,10 +71,10 @@ func (ps *Pools) remove(s *session) {
 
 // Expired implements loop.TimerHandler: the sweep.
 func (ps *Pools) Expired(now time.Time, t *loop.Timer) {
-	// Backwards, as a session that is closed puts the last one in its place.
-	for i := len(ps.sessions) - 1; i >= 0; i-- {
-		if i < len(ps.sessions) {
-			ps.sessions[i].check(now)
+	// Backwards, as a session that is closed has the last one put in its place.
+	for i, s := range slices.Backward(ps.sessions) {
+		if i < len(ps.sessions) && ps.sessions[i] == s {
+			s.check(now)
 		}
 	}
 	if len(ps.sessions) > 0 {
