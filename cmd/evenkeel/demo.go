@@ -103,16 +103,17 @@ func runDemo(ctx context.Context, output string) error {
 	err = d.Run(ctx)
 	switch {
 	case err == nil:
-		log.remove()
+		log.close()
 		return nil
 	case ctx.Err() != nil:
-		log.remove()
+		log.close()
 		return &exitError{status: status()}
 	case errors.Is(err, demo.ErrBar) && format == demo.Text:
-		// The table has said it.
-		return &exitError{status: statusFailed, err: log.hint(demo.ErrBar)}
+		// The table has said why.
+		log.close()
+		return &exitError{status: statusFailed, err: demo.ErrBar}
 	}
-	return &exitError{status: statusFailed, err: log.hint(fmt.Errorf("demo: %w", err))}
+	return &exitError{status: statusFailed, err: fmt.Errorf("demo: %w%s", err, log.keep())}
 }
 
 // interruptible returns a context that the usual signals end, and the exit status that the signal asks for.

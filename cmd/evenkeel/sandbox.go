@@ -117,15 +117,17 @@ func runSandbox(ctx context.Context, f *sandboxFlags, args []string) error {
 	var interrupted *sandbox.Interrupted
 	switch {
 	case errors.As(err, &interrupted):
-		log.remove()
+		log.close()
 		return &exitError{status: 128 + int(interrupted.Signal)}
 	case report == nil:
-		return &exitError{status: sandbox.StatusFailed, err: log.hint(err)}
+		return &exitError{status: sandbox.StatusFailed, err: fmt.Errorf("sandbox: %w%s", err, log.keep())}
 	case err != nil:
 		// CMD has run: its status is the answer, and what went wrong after it is told.
-		fmt.Fprintln(os.Stderr, "evenkeel:", log.hint(err))
-	case !report.Troubled:
-		log.remove()
+		fmt.Fprintf(os.Stderr, "evenkeel: %s%s\n", err, log.keep())
+	case report.Troubled:
+		fmt.Fprintf(os.Stderr, "evenkeel: not all went well%s\n", log.keep())
+	default:
+		log.close()
 	}
 	if err := writeReport(out, format, report); err != nil {
 		fmt.Fprintln(os.Stderr, "evenkeel: write the report:", err)

@@ -12,7 +12,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // Command is a program to run inside a Pod.
@@ -123,16 +122,12 @@ func catchSignals() *signals {
 func (s *signals) stop() { signal.Stop(s.ch) }
 
 // passOn delivers sig, which this process got, to CMD, unless CMD got it the same way.
-func (s *Scope) passOn(sig syscall.Signal, cmd *os.Process, received time.Time) {
+func (s *Scope) passOn(sig syscall.Signal, cmd *os.Process) {
 	// A CMD in a process group of its own (an interactive shell) is out of reach of what was sent to ours.
 	group, err := syscall.Getpgid(cmd.Pid)
-	if err == nil && group == syscall.Getpgrp() {
-		// The janitor's word and the signal come in any order.
-		time.Sleep(witnessDelay)
-		if s.witness.sawSince(sig, received.Add(-witnessDelay)) {
-			s.logger.Debug("the whole process group got the signal", "signal", signalName(sig))
-			return
-		}
+	if err == nil && group == syscall.Getpgrp() && s.witness.groupGot(sig) {
+		s.logger.Debug("the whole process group got the signal", "signal", signalName(sig))
+		return
 	}
 	s.logger.Debug("pass the signal on", "signal", signalName(sig))
 	if err := cmd.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -18,8 +19,8 @@ import (
 
 // The janitor's descriptors, after stdin, stdout and stderr.
 const (
-	janitorLifeline = 3 // read end: end of file when the sandbox is done or dead
-	janitorWitness  = 4 // write end: the signals that reached the process group
+	janitorLifeline = 3 // read end: questions, and end of file when the sandbox is done or dead
+	janitorWitness  = 4 // write end: answers
 	janitorLock     = 5 // the locked cgroup directory, if there is one
 )
 
@@ -54,11 +55,12 @@ func (s *Scope) startJanitor() error {
 		witnessRead.Close()
 		return fmt.Errorf("start the janitor: %w", err)
 	}
-	s.janitor, s.lifeline, s.witness = cmd, lifeline, newWitness(witnessRead)
+	s.janitor, s.witness = cmd, &witness{questions: lifeline, answers: witnessRead}
 	return nil
 }
 
-// JanitorMain is the janitor's process: it waits until the sandbox is over and then removes the cgroup args[0] and the directory args[1].
+// JanitorMain is the janitor's process: it waits until the sandbox is over and then removes the cgroup args[0] and the directory
+// args[1]. Meanwhile it answers, for each signal number that it reads, whether it got that signal too.
 func JanitorMain(args []string, stderr io.Writer) int {
 	if len(args) != 2 {
 		fmt.Fprintln(stderr, "the janitor takes a cgroup and a directory; it is started by the sandbox, not by hand")
@@ -70,76 +72,92 @@ func JanitorMain(args []string, stderr io.Writer) int {
 	// And it is never stopped with its group by Ctrl-Z: a stopped sandbox can be killed.
 	signal.Ignore(syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE)
 
-	over := make(chan struct{})
+	questions := make(chan syscall.Signal)
 	go func() {
-		defer close(over)
-		io.Copy(io.Discard, os.NewFile(janitorLifeline, "lifeline"))
+		defer close(questions)
+		lifeline := os.NewFile(janitorLifeline, "lifeline")
+		for b := make([]byte, 1); ; {
+			if _, err := lifeline.Read(b); err != nil {
+				return
+			}
+			questions <- syscall.Signal(b[0])
+		}
 	}()
-	report := os.NewFile(janitorWitness, "witness")
+	answers := os.NewFile(janitorWitness, "witness")
+	seen := testimony{}
 	for {
 		select {
 		case sig := <-signals:
-			report.Write([]byte{byte(sig.(syscall.Signal))})
-		case <-over:
-			ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
-			defer cancel()
-			if err := cleanup(ctx, args[0], args[1]); err != nil {
-				fmt.Fprintln(stderr, "janitor:", err)
-				return 1
+			seen.add(sig.(syscall.Signal), time.Now())
+		case sig, alive := <-questions:
+			if !alive {
+				ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+				defer cancel()
+				if err := cleanup(ctx, args[0], args[1]); err != nil {
+					fmt.Fprintln(stderr, "janitor:", err)
+					return 1
+				}
+				return 0
 			}
-			return 0
+			// The kernel signals the members of a group one after the other, and the question may overtake the signal.
+			for wait := time.After(witnessDelay); wait != nil; {
+				select {
+				case sig := <-signals:
+					seen.add(sig.(syscall.Signal), time.Now())
+				case <-wait:
+					wait = nil
+				}
+			}
+			answers.Write([]byte{seen.answer(sig, time.Now())})
 		}
 	}
 }
 
-// witnessDelay is how long a signal to the sandbox waits for the janitor's word that its whole process group got it.
-const witnessDelay = 100 * time.Millisecond
+const (
+	// witnessDelay is how long the janitor waits for a signal that it is asked about.
+	witnessDelay = 20 * time.Millisecond
+	// witnessMemory is how long a signal is the one that is asked about: signals may be merged, and their questions never come.
+	witnessMemory = 2 * time.Second
+)
 
-// witness tells a signal sent to the whole process group (by the terminal's Ctrl-C, by timeout(1), by kill -- -PGID) from one sent
-// to the sandbox alone. The first has reached CMD too, and passing it on would deliver it twice: to many servers the
-// second SIGINT means "quit at once". The kernel tells the two apart in siginfo_t, which Go does not show.
+// testimony is what the janitor remembers: when it got each signal, the oldest first.
+type testimony map[syscall.Signal][]time.Time
+
+func (t testimony) add(sig syscall.Signal, now time.Time) { t[sig] = append(t[sig], now) }
+
+// answer is 1 if sig was seen lately. One signal answers one question.
+func (t testimony) answer(sig syscall.Signal, now time.Time) byte {
+	seen := slices.DeleteFunc(t[sig], func(at time.Time) bool { return now.Sub(at) >= witnessMemory })
+	if len(seen) == 0 {
+		delete(t, sig)
+		return 0
+	}
+	t[sig] = seen[1:]
+	return 1
+}
+
+// witness asks the janitor. It tells a signal sent to the whole process group (by the terminal's Ctrl-C, by timeout(1), by kill --
+// -PGID) from one sent to the sandbox alone. The first has reached CMD too, and passing it on would deliver it twice: to many
+// servers the second SIGINT means "quit at once". The kernel tells the two apart in siginfo_t, which Go does not show.
 type witness struct {
-	pipe *os.File
-	done chan struct{}
-
-	mu   sync.Mutex
-	seen map[syscall.Signal]time.Time
+	mu        sync.Mutex
+	questions *os.File
+	answers   *os.File
 }
 
-func newWitness(pipe *os.File) *witness {
-	w := &witness{pipe: pipe, done: make(chan struct{}), seen: make(map[syscall.Signal]time.Time)}
-	go w.read()
-	return w
-}
-
-func (w *witness) read() {
-	defer close(w.done)
-	for b := make([]byte, 1); ; {
-		if _, err := w.pipe.Read(b); err != nil {
-			return
-		}
-		w.mu.Lock()
-		w.seen[syscall.Signal(b[0])] = time.Now()
-		w.mu.Unlock()
-	}
-}
-
-// sawSince tells whether the process group got sig at or after the given time. One testimony serves one signal.
-func (w *witness) sawSince(sig syscall.Signal, since time.Time) bool {
+// groupGot tells whether this process's group got sig. In doubt it did not: a signal twice is better than none.
+func (w *witness) groupGot(sig syscall.Signal) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at, ok := w.seen[sig]
-	if !ok || at.Before(since) {
+	if _, err := w.questions.Write([]byte{byte(sig)}); err != nil {
 		return false
 	}
-	delete(w.seen, sig)
-	return true
-}
-
-// close waits for the janitor's end of the pipe to be closed.
-func (w *witness) close() {
-	<-w.done
-	w.pipe.Close()
+	if err := w.answers.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return false
+	}
+	answer := make([]byte, 1)
+	_, err := w.answers.Read(answer)
+	return err == nil && answer[0] == 1
 }
 
 func signalName(sig syscall.Signal) string {

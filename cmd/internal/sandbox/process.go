@@ -50,6 +50,9 @@ func (s *Scope) startComponent(name, cgroup string, args ...string) (*component,
 			c.err = errors.New("exit status 0")
 		}
 	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.components = append(s.components, c)
 	return c, nil
 }
 

@@ -144,13 +144,13 @@ func (r *run) wait(ctx context.Context, signals *signals) *Report {
 	for {
 		select {
 		case sig := <-signals.ch:
-			go r.scope.passOn(sig.(syscall.Signal), r.cmd.Process, time.Now())
+			go r.scope.passOn(sig.(syscall.Signal), r.cmd.Process)
 		case <-controlPlane:
 			controlPlane, troubled = nil, true
-			fmt.Fprintf(r.cfg.Notices, "evenkeel: %s; the sidecar goes on with what it knows (log: %s)\n", r.controlPlane.process.ended(), r.cfg.Log.Name())
+			fmt.Fprintf(r.cfg.Notices, "evenkeel: %s; the sidecar goes on with what it knows\n", r.controlPlane.process.ended())
 		case <-sidecar:
 			sidecar, troubled = nil, true
-			fmt.Fprintf(r.cfg.Notices, "evenkeel: %s; new connections are direct (log: %s)\n", r.pod.sidecar.ended(), r.cfg.Log.Name())
+			fmt.Fprintf(r.cfg.Notices, "evenkeel: %s; new connections are direct\n", r.pod.sidecar.ended())
 		case <-ended:
 			report := r.report(ctx)
 			report.Troubled = report.Troubled || troubled
@@ -168,7 +168,7 @@ func (r *run) report(ctx context.Context) *Report {
 	}
 	if err := r.pod.fill(ctx, report); err != nil {
 		report.Troubled = true
-		fmt.Fprintf(r.cfg.Notices, "evenkeel: the report lacks what the sidecar counted: %s (log: %s)\n", err, r.cfg.Log.Name())
+		fmt.Fprintf(r.cfg.Notices, "evenkeel: the report lacks what the sidecar counted: %s\n", err)
 	}
 	return report
 }

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,9 +61,11 @@ type Scope struct {
 	cgroup string   // cgroup2 directory; "" without one
 	lock   *os.File // the cgroup directory, locked: the owner is alive
 
-	janitor  *exec.Cmd
-	lifeline *os.File // closed, by us or by our death: the janitor begins
-	witness  *witness
+	mu         sync.Mutex
+	components []*component
+
+	janitor *exec.Cmd
+	witness *witness // its questions are the lifeline: closed, by us or by our death, the janitor begins
 }
 
 // NewScope makes the scope's directories and starts its janitor. Close ends it.
@@ -81,6 +84,9 @@ func (s *Scope) open(cgroups Cgroups) error {
 			return err
 		}
 		s.logger.Info("run without a cgroup", "reason", err)
+		if err := adoptOrphans(); err != nil {
+			return err
+		}
 	}
 	// Named like the cgroup, so that whoever sweeps the one finds the other. Mkdir refuses what exists: nobody can have put
 	// a directory of theirs there.
@@ -124,9 +130,17 @@ func (s *Scope) makeCgroup() error {
 // death of this process: it lets go of the lifeline and the janitor does the work.
 func (s *Scope) Close() error {
 	s.launcher.close()
-	s.lifeline.Close()
+	if s.cgroup == "" {
+		if err := s.killProcesses(); err != nil {
+			s.logger.Warn("processes are left", "error", err)
+		}
+	}
+	s.witness.questions.Close()
 	err := s.janitor.Wait()
-	s.witness.close()
+	for _, c := range s.components {
+		<-c.done // killed by now; reaped here
+	}
+	s.witness.answers.Close()
 	if s.lock != nil {
 		defer s.lock.Close()
 	}
@@ -141,6 +155,15 @@ func (s *Scope) Close() error {
 		return fmt.Errorf("clean up: %w", err)
 	}
 	return nil
+}
+
+// killProcesses is what the janitor cannot do without a cgroup.
+func (s *Scope) killProcesses() error {
+	for _, c := range s.components {
+		_ = c.cmd.Process.Kill()
+		<-c.done
+	}
+	return killDescendants(s.janitor.Process.Pid)
 }
 
 // abandon undoes a scope that was never whole: there may be no janitor yet.
