@@ -119,7 +119,9 @@ const (
 	NodeNotReady NodeCondition = "not ready"
 )
 
-// WaitNode waits until the API server sees the node so.
+// WaitNode waits until the API server sees the node so. It sees late: a node that
+// is gone is Ready for about 9 s more, so after PowerOff or Unplug wait for
+// NodeNotReady before waiting for NodeReady.
 func (c *Cluster) WaitNode(ctx context.Context, name string, want NodeCondition) error {
 	return poll(ctx, startTimeout, fmt.Sprintf("node %s %s", name, want), func(ctx context.Context) error {
 		var n struct {
