@@ -108,5 +108,5 @@ func (q *complaint) disconnected(ctx context.Context, log *slog.Logger, now time
 	}
 	q.down = true
 	log.Log(ctx, level, "no connection to the control plane; the last known endpoints stay in use",
-		"target", target, "error", err, "retry_in", wait.Round(time.Millisecond))
+		"target", target, "error", err, "retry_in", wait.Round(time.Millisecond).String())
 }

@@ -4,6 +4,7 @@
 package sidecarcmd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -343,7 +344,12 @@ func TestOrphansAreReapedByPID1(t *testing.T) {
 		}
 		if i == 2 {
 			// Among them, the worker's own end must reach the supervisor.
-			worker := children(t, init)[0]
+			worker := 0
+			for _, pid := range children(t, init) {
+				if cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); bytes.Contains(cmdline, []byte("\x00worker\x00")) {
+					worker = pid
+				}
+			}
 			if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}

@@ -178,7 +178,7 @@ func (s *supervisor) ended(err error) bool {
 	s.crashes++
 	s.restarts[why.cause]++
 	s.log.Error("worker ended and is restarted", "pid", w.pid(), "cause", why.cause, "detail", why.detail,
-		"lived", lived.Round(time.Millisecond), "restarts", s.restarts.total(), "crashes_in_a_row", s.crashes)
+		"lived", lived.Round(time.Millisecond).String(), "restarts", s.restarts.total(), "crashes_in_a_row", s.crashes)
 	return false
 }
 
@@ -188,8 +188,8 @@ func (s *supervisor) ended(err error) bool {
 func (s *supervisor) pause() time.Duration {
 	d := pauseAfter(s.crashes, rand.Float64())
 	if d >= failOpen && len(s.sockets.outbound) > 0 {
-		s.log.Warn("crash loop: the app connects directly until the next attempt", "pause", d.Round(time.Millisecond))
 		s.sockets.closeOutbound()
+		s.log.Warn("crash loop: the app connects directly until the next attempt", "pause", d.Round(time.Millisecond).String())
 	}
 	return d
 }
@@ -227,7 +227,7 @@ func (s *supervisor) watch() {
 		}
 	}
 	if w.missed >= patience {
-		s.log.Error("worker does not answer: replacing it", "pid", w.pid(), "silent", time.Duration(w.missed)*tick)
+		s.log.Error("worker does not answer: replacing it", "pid", w.pid(), "silent", (time.Duration(w.missed) * tick).String())
 		w.verdict = causeHang
 		// Its runtime prints the stacks of all goroutines, if it still can.
 		w.signal(syscall.SIGQUIT)
