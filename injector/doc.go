@@ -42,6 +42,8 @@
 // with CAP_BPF and CAP_NET_ADMIN, which Pod Security "baseline" forbids; a default
 // level that is set for the whole cluster in the API server's configuration, not
 // by a namespace's label, cannot be seen from here and would refuse such pods.
+// Likewise a LimitRange whose maximum or ratio the sidecar's resources exceed:
+// the annotations config.evenkeel.dev/sidecar-{cpu,memory}[-limit] fit them in.
 // Where the pod mounts the API server's token, Kubernetes mounts it into our
 // containers too; they do not use it.
 package injector

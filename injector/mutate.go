@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Result is what became of a pod.
@@ -63,6 +64,12 @@ func Mutate(pod *corev1.Pod, ns *Namespace, ownNamespace string, base *Config) R
 	return Result{Pod: out, Outcome: Injected, Warnings: warnings}
 }
 
+// The sidecar writes nothing but its log, which counts as ephemeral storage.
+const (
+	ephemeralRequest = "16Mi"
+	ephemeralLimit   = "256Mi"
+)
+
 // sidecarResources fits the sidecar into the pod without changing what the pod
 // is: its quality of service stays, and a quota that its containers satisfy is
 // satisfied by the sidecar too.
@@ -77,6 +84,14 @@ func sidecarResources(spec *corev1.PodSpec, r Resources) corev1.ResourceRequirem
 		return rr
 	}
 	containers := slices.Concat(spec.InitContainers, spec.Containers)
+	// Quotas on ephemeral storage likewise refuse pods with a container that names none.
+	if every(containers, func(c *corev1.Container) bool { return !c.Resources.Requests.StorageEphemeral().IsZero() }) {
+		rr.Requests[corev1.ResourceEphemeralStorage] = resource.MustParse(ephemeralRequest)
+	}
+	if every(containers, func(c *corev1.Container) bool { return !c.Resources.Limits.StorageEphemeral().IsZero() }) {
+		rr.Requests[corev1.ResourceEphemeralStorage] = resource.MustParse(ephemeralRequest)
+		rr.Limits[corev1.ResourceEphemeralStorage] = resource.MustParse(ephemeralLimit)
+	}
 	switch {
 	case every(containers, guaranteed):
 		rr.Requests[corev1.ResourceMemory] = r.MemoryLimit
