@@ -24,7 +24,8 @@
 // Left out are the cases that need Google's credentials or infrastructure: compute_engine_creds, service_account_creds,
 // jwt_token_creds, per_rpc_creds, oauth2_auth_token, google_default_credentials, compute_engine_channel_credentials.
 //
-// orca_oob reads load reports on a stream of its own and expects them to be those of the server that its RPCs went to; pick_first_unary
-// expects all of its RPCs at one server. Both are about clients that balance by themselves, so they run against a service with
-// one server.
+// So is pick_first_unary: it wants the server to tell its id, which grpc-go's does not do, so that it fails without Evenkeel as well.
+//
+// orca_oob reads load reports on a stream of its own and expects them to be those of the server that its RPCs went to. That is about
+// clients that balance by themselves, so it runs against a service with one server.
 package interop

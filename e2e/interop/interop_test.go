@@ -24,9 +24,10 @@ type testCase struct {
 	name string
 	// args are flags of the client beyond the case's name. A client of another language that has no such flag leaves them out.
 	args []string
-	// rpcs is how many RPCs the case makes at least.
+	// rpcs is how many RPCs reach a server at least. It is 0 where the client gives up so early (after 1 ms) that there may not
+	// even be a connection yet.
 	rpcs uint64
-	// one: against a service with one server. See doc.go.
+	// service is several, the zero value, or single. See doc.go.
 	service string
 	// spread: enough RPCs that every server must have got some.
 	spread bool
@@ -45,15 +46,14 @@ var cases = []testCase{
 	{name: "server_streaming", rpcs: 1},
 	{name: "ping_pong", rpcs: 1},
 	{name: "empty_stream", rpcs: 1},
-	{name: "timeout_on_sleeping_server", rpcs: 1},
-	{name: "cancel_after_begin", rpcs: 1},
+	{name: "timeout_on_sleeping_server"},
+	{name: "cancel_after_begin"},
 	{name: "cancel_after_first_response", rpcs: 1},
 	{name: "status_code_and_message", rpcs: 2},
 	{name: "special_status_message", rpcs: 1},
 	{name: "custom_metadata", rpcs: 2},
 	{name: "unimplemented_method", rpcs: 1},
 	{name: "unimplemented_service", rpcs: 1},
-	{name: "pick_first_unary", rpcs: 10, service: single},
 	{name: "orca_per_rpc", rpcs: 1},
 	{name: "orca_oob", rpcs: 2, service: single},
 	{name: "rpc_soak", rpcs: 200, spread: true, args: []string{
@@ -146,10 +146,13 @@ func checkReport(t *testing.T, path string, servers int, c testCase) {
 	if err := json.Unmarshal(text, &report); err != nil {
 		t.Fatalf("report: %v\n%s", err, text)
 	}
-	if report.Connections.Redirected == 0 || report.Connections.Direct != 0 {
+	if report.Connections.Redirected == 0 && c.rpcs > 0 || report.Connections.Direct != 0 {
 		t.Errorf("%d connections were redirected, %d went past the sidecar", report.Connections.Redirected, report.Connections.Direct)
 	}
 	want := "interop/" + c.service + ":50051"
+	if c.rpcs == 0 && len(report.Services) == 0 {
+		return
+	}
 	if len(report.Services) != 1 || report.Services[0].Service != want {
 		t.Fatalf("the report is not about %s alone:\n%s", want, text)
 	}
