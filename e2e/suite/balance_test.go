@@ -60,7 +60,7 @@ func testBalanced(t *testing.T, s *suite) {
 			t.Errorf("%s without the label: %v, want one server: is the test's premise gone?", app, got.ByServer)
 		}
 
-		got = s.client(t, shop, app).run(t, "n=6000&concurrency=8")
+		got = s.client(t, shop, app).run(t, "n=6000&concurrency=2")
 		wantAll(t, app, got, 6000)
 		wantSpread(t, app, got, servers)
 		if got.Connects != 1 {

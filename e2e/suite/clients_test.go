@@ -127,7 +127,9 @@ func wantAll(t *testing.T, who string, got seen, n int64) {
 	}
 }
 
-// wantSpread checks that the RPCs are spread evenly over the servers.
+// wantSpread checks that the RPCs are spread evenly over the servers. It is for
+// runs of few RPCs at a time: many would use up the machine, and then the servers
+// are not of equal cost.
 func wantSpread(t *testing.T, who string, got seen, servers []cluster.Pod) {
 	t.Helper()
 	// DESIGN §10: at most 5 % for least_request.

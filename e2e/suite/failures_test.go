@@ -112,7 +112,7 @@ func testKilledSidecar(t *testing.T, s *suite) {
 	if n, err := s.directConnections(t.Context(), c.pod); err != nil || n < 1 {
 		t.Errorf("direct connections: %v, %v, want the one of the load's channel", n, err)
 	}
-	got = c.run(t, "n=3000&concurrency=8")
+	got = c.run(t, "n=3000&concurrency=2")
 	wantAll(t, "new connection after the sidecar is back", got, 3000)
 	wantSpread(t, "new connection after the sidecar is back", got, servers)
 }

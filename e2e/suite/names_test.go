@@ -24,7 +24,7 @@ func testHeadless(t *testing.T, s *suite) {
 	for _, app := range []string{"go", "python"} {
 		c := s.client(t, shop, app)
 		for _, target := range []string{"catalog:50051", "catalog.shop.svc.cluster.local:50051"} {
-			got := c.run(t, "n=3000&concurrency=8&target="+target)
+			got := c.run(t, "n=3000&concurrency=2&target="+target)
 			wantAll(t, app+" to "+target, got, 3000)
 			wantSpread(t, app+" to "+target, got, servers)
 			if got.Connects != 1 {
@@ -79,9 +79,15 @@ spec:
 	pods := s.pods(t, shop, "ring", 2)
 	for _, p := range pods {
 		c := client{s, p}
-		got := c.run(t, "n=2000&concurrency=8")
+		got := c.run(t, "n=2000&concurrency=4")
 		wantAll(t, p.Name+" to its own Service", got, 2000)
-		wantSpread(t, p.Name+" to its own Service", got, pods)
+		// Its own server is no endpoint of equal cost: it is nearer, and shares
+		// the pod's CPU with the client.
+		for _, server := range pods {
+			if n := got.ByServer[server.Name]; n < 500 {
+				t.Errorf("%s to its own Service: %s got %d of 2000 RPCs, want at least a quarter: %v", p.Name, server.Name, n, got.ByServer)
+			}
+		}
 		got = c.run(t, fmt.Sprintf("n=100&target=%s:50051", p.IP))
 		wantAll(t, p.Name+" to its own address", got, 100)
 		if got.ByServer[p.Name] != 100 {
