@@ -262,7 +262,7 @@ func diff(a, b map[string]string) string {
 // differences is what a store that is told the same inputs afresh, in another
 // order, answers.
 func TestAnyOrderEndsInTheSame(t *testing.T) {
-	rounds := 400
+	rounds := 200
 	if testing.Short() {
 		rounds = 50
 	}
