@@ -19,6 +19,17 @@ func (p *peer) vanish() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	// First all of its own must be acknowledged: what it retransmits would speak for it.
+	eventually(p.t, "the peer has nothing in flight", func() bool {
+		var info *unix.TCPInfo
+		var err error
+		if cerr := raw.Control(func(fd uintptr) {
+			info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		}); cerr != nil || err != nil {
+			p.t.Fatal(cerr, err)
+		}
+		return info.Unacked == 0
+	})
 	var serr error
 	drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 	if err := raw.Control(func(fd uintptr) {

@@ -119,7 +119,7 @@ func TestStreaming(t *testing.T) {
 				t.Fatalf("got %d bytes and %v, want %d", len(m.GetPayload().GetBody()), err, want)
 			}
 		}
-		s.CloseSend()
+		_ = s.CloseSend()
 		if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 			t.Fatalf("got %v, want EOF", err)
 		}
@@ -129,7 +129,7 @@ func TestStreaming(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.CloseSend()
+		_ = s.CloseSend()
 		if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 			t.Fatalf("got %v, want EOF", err)
 		}
@@ -206,7 +206,7 @@ func TestCancelAfterFirstResponse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: []*testpb.ResponseParameters{{Size: 31415}}})
+	_ = s.Send(&testpb.StreamingOutputCallRequest{ResponseParameters: []*testpb.ResponseParameters{{Size: 31415}}})
 	if _, err := s.Recv(); err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func roundTrips(ctx context.Context, c testpb.TestServiceClient, body []byte) er
 			return err
 		}
 	}
-	s.CloseSend()
+	_ = s.CloseSend()
 	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 		return err
 	}

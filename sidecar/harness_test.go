@@ -248,7 +248,7 @@ func newBackendOn(t testing.TB, name string, lis net.Listener, opts ...grpc.Serv
 	b.srv = grpc.NewServer(opts...)
 	testpb.RegisterTestServiceServer(b.srv, b)
 	done := make(chan struct{})
-	go func() { defer close(done); b.srv.Serve(lis) }()
+	go func() { defer close(done); _ = b.srv.Serve(lis) }()
 	t.Cleanup(func() { b.srv.Stop(); <-done })
 	return b
 }
@@ -269,10 +269,10 @@ func (b *backend) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*tes
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
 	if v := md.Get("x-echo"); len(v) > 0 {
-		grpc.SetHeader(ctx, metadata.Pairs("x-echo", v[0]))
+		_ = grpc.SetHeader(ctx, metadata.Pairs("x-echo", v[0]))
 	}
 	if v := md.Get("x-echo-bin"); len(v) > 0 {
-		grpc.SetTrailer(ctx, metadata.Pairs("x-echo-bin", v[0]))
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("x-echo-bin", v[0]))
 	}
 	if s := in.GetResponseStatus(); s.GetCode() != 0 {
 		return nil, status.Error(codes.Code(s.GetCode()), s.GetMessage())

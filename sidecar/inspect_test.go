@@ -5,6 +5,7 @@ package sidecar
 
 import (
 	"net"
+	"net/netip"
 	"strconv"
 	"testing"
 	"time"
@@ -52,3 +53,5 @@ func blackHole(t testing.TB) string {
 }
 
 func codeOf(err error) codes.Code { return status.Code(err) }
+
+func mustAddr(a string) netip.AddrPort { return netip.MustParseAddrPort(a) }

@@ -53,7 +53,7 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.UnaryCall(withTimeout(t, 10*time.Second), &testpb.SimpleRequest{ResponseStatus: &testpb.EchoStatus{Code: 9}})
+	_, _ = c.UnaryCall(withTimeout(t, 10*time.Second), &testpb.SimpleRequest{ResponseStatus: &testpb.EchoStatus{Code: 9}})
 	r.quiet()
 	got := gather(t, reg)
 	const m, s = "grpc_method=grpc.testing.TestService/UnaryCall", "grpc_target=shop/pricing:50051"

@@ -102,7 +102,7 @@ func TestRawTLSWithGRPCInside(t *testing.T) {
 func TestRawServerSpeaksFirst(t *testing.T) {
 	addr := tcpServer(t, func(c *net.TCPConn) {
 		io.WriteString(c, "220 hello\r\n")
-		io.Copy(c, c)
+		_, _ = io.Copy(c, c)
 	})
 	c := newRig(t).to(addr).tcp()
 	begin := time.Now()
@@ -121,11 +121,11 @@ func TestRawServerSpeaksFirst(t *testing.T) {
 
 // A prefix of the preface that then turns out to be something else is passed on whole.
 func TestRawPartOfThePreface(t *testing.T) {
-	addr := tcpServer(t, func(c *net.TCPConn) { io.Copy(c, c) })
+	addr := tcpServer(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	for _, first := range []string{"PRI * HT", "P", "PRI * HTTP/2.0\r\n\r\nXX"} {
 		c := newRig(t).to(addr).tcp()
 		for _, b := range []byte(first) {
-			c.Write([]byte{b})
+			_, _ = c.Write([]byte{b})
 		}
 		io.WriteString(c, "!rest")
 		got := make([]byte, len(first)+5)
@@ -182,7 +182,7 @@ func TestRawHalfClose(t *testing.T) {
 
 func TestRawResetIsPassedOn(t *testing.T) {
 	addr := tcpServer(t, func(c *net.TCPConn) {
-		io.ReadFull(c, make([]byte, 5))
+		_, _ = io.ReadFull(c, make([]byte, 5))
 		_ = c.SetLinger(0)
 	})
 	c := newRig(t).to(addr).tcp()
@@ -216,14 +216,14 @@ func TestRawWithoutDestination(t *testing.T) {
 // Both directions at once, far beyond every buffer, byte for byte.
 func TestRawBulk(t *testing.T) {
 	const n = 32 << 20
-	addr := tcpServer(t, func(c *net.TCPConn) { io.Copy(c, c); c.CloseWrite() })
+	addr := tcpServer(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c); _ = c.CloseWrite() })
 	c := newRig(t).to(addr).tcp()
 	src := rand.NewChaCha8([32]byte{1})
 	sent := sha256.New()
 	go func() {
-		c.Write([]byte{0x16}) // as TLS begins
+		_, _ = c.Write([]byte{0x16}) // as TLS begins
 		sent.Write([]byte{0x16})
-		io.CopyN(io.MultiWriter(c, sent), src, n)
+		_, _ = io.CopyN(io.MultiWriter(c, sent), src, n)
 		_ = c.CloseWrite()
 	}()
 	got := sha256.New()
@@ -239,7 +239,7 @@ func TestRawBulk(t *testing.T) {
 // A side that does not read stops the other side; the Sidecar does not buffer.
 func TestRawBackPressure(t *testing.T) {
 	release := make(chan struct{})
-	addr := tcpServer(t, func(c *net.TCPConn) { <-release; io.Copy(io.Discard, c) })
+	addr := tcpServer(t, func(c *net.TCPConn) { <-release; _, _ = io.Copy(io.Discard, c) })
 	r := newRig(t).to(addr)
 	c := r.tcp()
 	_ = c.SetWriteDeadline(time.Now().Add(2 * time.Second))
@@ -256,7 +256,7 @@ func TestRawBackPressure(t *testing.T) {
 		}
 	}
 	var pending int
-	r.s.inLoop(nil, func(time.Time) {
+	_ = r.s.inLoop(nil, func(time.Time) {
 		for raw := range r.s.raws {
 			pending += len(raw.server.pending)
 		}

@@ -159,11 +159,14 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 // A server that accepts and says nothing, or nonsense, is no endpoint.
 func TestServerThatIsNotHTTP2(t *testing.T) {
 	good := newBackend(t, "good")
-	bad := tcpServer(t, func(c *net.TCPConn) { c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); c.Read(make([]byte, 100)) })
+	bad := tcpServer(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+		_, _ = c.Read(make([]byte, 100))
+	})
 	mute := tcpServer(t, func(c *net.TCPConn) {
 		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
-		c.Read(make([]byte, 1<<16))
-		c.Read(make([]byte, 1))
+		_, _ = c.Read(make([]byte, 1<<16))
+		_, _ = c.Read(make([]byte, 1))
 	})
 	r := newRig(t).serve(good.addr, bad, mute)
 	c := r.client()
@@ -222,10 +225,12 @@ func TestSlowReaders(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		held := func() int64 { return r.snapshot().Services[0].Endpoints[0].HeldBytes }
+		eventually(t, "the streams are stuck", func() bool { return held() > 1<<20 })
 		time.Sleep(300 * time.Millisecond) // 1.3 GB would pass, if nothing held it
 		// 2 MiB for the session, and what one window lets in on top.
-		if held := r.snapshot().Services[0].Endpoints[0].HeldBytes; held == 0 || held > 4<<20 {
-			t.Errorf("%d bytes are held", held)
+		if n := held(); n > 4<<20 {
+			t.Errorf("%d bytes are held", n)
 		}
 		// And the others go on meanwhile.
 		other := r.client()

@@ -100,7 +100,7 @@ func (r *rig) dial() *net.TCPConn {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	return c.(*net.TCPConn)
 }
 
@@ -146,10 +146,10 @@ func TestSniff(t *testing.T) {
 				if i > 0 {
 					time.Sleep(20 * time.Millisecond)
 				}
-				io.WriteString(conn, p)
+				_, _ = io.WriteString(conn, p)
 			}
 			if c.end {
-				conn.CloseWrite()
+				_ = conn.CloseWrite()
 			}
 			r.want(c.want)
 			if n := r.stats().Undecided; n != 0 {
@@ -163,7 +163,7 @@ func TestPrefaceByteByByte(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.SniffTimeout = 5 * time.Second })
 	conn := r.dial()
 	for _, b := range []byte(preface) {
-		conn.Write([]byte{b})
+		_, _ = conn.Write([]byte{b})
 		time.Sleep(time.Millisecond)
 	}
 	r.want(seen{kind: "http2", first: preface})
@@ -189,7 +189,7 @@ func TestOriginalDestination(t *testing.T) {
 				cfg.OriginalDst = func(int) (netip.AddrPort, error) { return c.addr, c.err }
 				cfg.ErrNoOriginalDst = none
 			})
-			io.WriteString(r.dial(), preface)
+			_, _ = io.WriteString(r.dial(), preface)
 			r.want(seen{kind: "http2", first: preface, orig: c.want})
 			if n := r.stats().LookupErrors; n != c.errs {
 				t.Errorf("%d lookup errors, want %d", n, c.errs)
@@ -201,9 +201,9 @@ func TestOriginalDestination(t *testing.T) {
 func TestResetWhileUndecided(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.SniffTimeout = 10 * time.Second })
 	conn := r.dial()
-	io.WriteString(conn, "PRI")
+	_, _ = io.WriteString(conn, "PRI")
 	eventually(t, "it is there", func() bool { return r.stats().Undecided == 1 })
-	conn.SetLinger(0)
+	_ = conn.SetLinger(0)
 	conn.Close()
 	eventually(t, "it is forgotten", func() bool { return r.stats().Undecided == 0 })
 }
@@ -227,7 +227,7 @@ func TestNoDescriptorLeft(t *testing.T) {
 	r := newRig(t, nil)
 	// The clients' own descriptors come first; the kernel completes the
 	// connections without the listener's help.
-	io.WriteString(r.dial(), preface)
+	_, _ = io.WriteString(r.dial(), preface)
 	r.want(seen{kind: "http2", first: preface})
 
 	var old unix.Rlimit
@@ -248,10 +248,10 @@ func TestNoDescriptorLeft(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old) }()
 	addr := netip.MustParseAddrPort(r.addr)
 	for _, fd := range socks {
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5})
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5})
 		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}); err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +265,7 @@ func TestNoDescriptorLeft(t *testing.T) {
 	if n := r.stats().NoDescriptor; n < 4 {
 		t.Errorf("%d counted, want 4", n)
 	}
-	io.WriteString(r.dial(), preface)
+	_, _ = io.WriteString(r.dial(), preface)
 	r.want(seen{kind: "http2", first: preface})
 }
 
@@ -284,7 +284,7 @@ func TestPauseLeavesConnectionsToTheKernel(t *testing.T) {
 	done := make(chan struct{})
 	r.loop.Post(func(time.Time) { r.l.Pause(); close(done) })
 	<-done
-	io.WriteString(r.dial(), preface) // the file of the rig still listens
+	_, _ = io.WriteString(r.dial(), preface) // the file of the rig still listens
 	select {
 	case got := <-r.ch:
 		t.Errorf("accepted %+v after Pause", got)

@@ -284,7 +284,7 @@ func pair(t testing.TB, l *Loop) (*echo, *net.TCPConn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	e := <-got
 	if e == nil {
 		t.FailNow()
@@ -302,7 +302,7 @@ func TestConnEchoesFarBeyondItsBuffers(t *testing.T) {
 	l := running(t, func(c *Config) { c.ReadBuffer = 4096 })
 	e, c := pair(t, l)
 	const n = 8 << 20
-	go func() { c.Write(make([]byte, n)); c.CloseWrite() }()
+	go func() { _, _ = c.Write(make([]byte, n)); _ = c.CloseWrite() }()
 	// Nobody reads for a while: the kernel takes only half.
 	time.Sleep(50 * time.Millisecond)
 	got, err := io.Copy(io.Discard, c)
@@ -313,10 +313,10 @@ func TestConnEchoesFarBeyondItsBuffers(t *testing.T) {
 	if got == 0 || got > n {
 		t.Errorf("%d bytes came back of %d", got, n)
 	}
-	if cause := <-e.ended; cause != io.EOF {
+	if cause := <-e.ended; !errors.Is(cause, io.EOF) {
 		t.Errorf("ended by %v, want EOF", cause)
 	}
-	if e.aborted != io.EOF || e.received != n {
+	if !errors.Is(e.aborted, io.EOF) || e.received != n {
 		t.Errorf("aborted by %v after %d bytes", e.aborted, e.received)
 	}
 }
@@ -327,13 +327,13 @@ func TestConnFlushesWhatItSaidLast(t *testing.T) {
 	in(t, l, func(time.Time) { e.failAt = "bad" })
 	// Bytes that nobody will read: without lingering, close would turn into a
 	// reset and destroy the last words.
-	io.WriteString(c, "bad")
+	_, _ = io.WriteString(c, "bad")
 	got := make([]byte, 3)
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != "bad" {
 		t.Fatalf("got %q, %v", got, err)
 	}
-	io.WriteString(c, "more that is not read")
-	if _, err := c.Read(got); err != io.EOF {
+	_, _ = io.WriteString(c, "more that is not read")
+	if _, err := c.Read(got); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, want EOF", err)
 	}
 	if cause := <-e.ended; cause == nil || cause.Error() != "failed" {
@@ -350,7 +350,7 @@ func TestConnLingersNotForEver(t *testing.T) {
 	l := running(t, nil)
 	e, c := pair(t, l)
 	in(t, l, func(now time.Time) { e.finished = true; e.conn.MarkDirty() })
-	if cause := <-e.ended; cause != ErrFinished {
+	if cause := <-e.ended; !errors.Is(cause, ErrFinished) {
 		t.Errorf("ended by %v", cause)
 	}
 	_ = c // never closed by the peer
@@ -360,7 +360,7 @@ func TestConnLingersNotForEver(t *testing.T) {
 func TestConnReset(t *testing.T) {
 	l := running(t, nil)
 	e, c := pair(t, l)
-	c.SetLinger(0)
+	_ = c.SetLinger(0)
 	c.Close()
 	if cause := <-e.ended; !errors.Is(cause, unix.ECONNRESET) {
 		t.Errorf("ended by %v, want ECONNRESET", cause)
@@ -444,12 +444,15 @@ func TestEndBehindTheBudget(t *testing.T) {
 		l := running(t, func(c *Config) { c.ReadBuffer, c.ReadBudget = 1024, 1024 })
 		e, c := pair(t, l)
 		in(t, l, func(time.Time) { // the loop is busy while all of it comes
-			c.Write(make([]byte, 1500))
-			c.CloseWrite()
+			_, _ = c.Write(make([]byte, 1500))
+			_ = c.CloseWrite()
 			time.Sleep(time.Millisecond)
 		})
 		select {
-		case <-e.ended:
+		case cause := <-e.ended:
+			if !errors.Is(cause, io.EOF) {
+				t.Errorf("ended by %v", cause)
+			}
 		case <-time.After(5 * time.Second):
 			t.Fatal("the end was not seen")
 		}
@@ -484,15 +487,15 @@ func TestDescriptorNumberUsedAgain(t *testing.T) {
 						unix.Close(n)
 						return
 					}
-					unix.SetNonblock(n, true)
-					l.Register(n, readyFunc(func(_ time.Time, ev Events) { wrong = wrong || ev&Readable != 0 }))
+					_ = unix.SetNonblock(n, true)
+					_, _ = l.Register(n, readyFunc(func(_ time.Time, ev Events) { wrong = wrong || ev&Readable != 0 }))
 				}
 			}
 		}
 		fds[0], _ = l.Register(a[0], closeOther(0))
 		fds[1], _ = l.Register(b[0], closeOther(1))
-		unix.Write(a[1], []byte("x"))
-		unix.Write(b[1], []byte("x"))
+		_, _ = unix.Write(a[1], []byte("x"))
+		_, _ = unix.Write(b[1], []byte("x"))
 	})
 	in(t, l, func(time.Time) {})
 	in(t, l, func(time.Time) {})
@@ -512,7 +515,7 @@ func TestBudget(t *testing.T) {
 	_, calm := pair(t, l)
 	stop := make(chan struct{})
 	done := make(chan struct{})
-	go func() { io.Copy(io.Discard, busy) }()
+	go func() { _, _ = io.Copy(io.Discard, busy) }()
 	go func() {
 		defer close(done)
 		b := make([]byte, 1<<20)
@@ -521,13 +524,13 @@ func TestBudget(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				busy.Write(b)
+				_, _ = busy.Write(b)
 			}
 		}
 	}()
 	for range 20 {
 		begin := time.Now()
-		io.WriteString(calm, "ping")
+		_, _ = io.WriteString(calm, "ping")
 		if _, err := io.ReadFull(calm, make([]byte, 4)); err != nil {
 			t.Fatal(err)
 		}
@@ -545,11 +548,11 @@ func TestBudget(t *testing.T) {
 func BenchmarkRoundTrip(b *testing.B) {
 	l := running(b, nil)
 	_, c := pair(b, l)
-	c.SetDeadline(time.Time{})
+	_ = c.SetDeadline(time.Time{})
 	p := make([]byte, 64)
 	b.ReportAllocs()
 	for b.Loop() {
-		c.Write(p)
+		_, _ = c.Write(p)
 		if _, err := io.ReadFull(c, p); err != nil {
 			b.Fatal(err)
 		}

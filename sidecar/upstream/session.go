@@ -71,8 +71,8 @@ func (s *session) Expired(now time.Time, t *loop.Timer) {
 	if s.dialing != nil {
 		err = fmt.Errorf("dial %s: no answer in %s", s.p.addr, cfg.ConnectTimeout)
 	}
-	s.drop(now, err)
 	s.failed(now, err)
+	s.drop(now, err)
 }
 
 // SettingsReceived implements h2.SessionHandler. Only now is the session used: a
