@@ -32,7 +32,7 @@ func buildGo() (goPrograms, error) {
 	if err != nil {
 		return goPrograms{}, err
 	}
-	dir := filepath.Join(cache, "evenkeel-e2e", "interop", "grpc-go-"+grpcGo)
+	dir := filepath.Join(cache, "evenkeel", "interop", "grpc-go-"+grpcGo)
 	programs := goPrograms{client: filepath.Join(dir, "client"), server: filepath.Join(dir, "server")}
 	if exists(programs.client) && exists(programs.server) {
 		return programs, nil

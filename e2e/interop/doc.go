@@ -11,7 +11,7 @@
 // they were sent. That the RPCs did pass the sidecar, and did not reach a server by another way, is read from the sandbox's report.
 //
 // It is black box: it imports no package of the product. Binaries of the gRPC project are built from its released module, once, into
-// the user's cache directory ($XDG_CACHE_HOME/evenkeel-e2e/interop); evenkeel is built from this tree.
+// the user's cache directory ($XDG_CACHE_HOME/evenkeel/interop); evenkeel is built from this tree.
 //
 // # Failures
 //

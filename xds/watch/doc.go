@@ -24,7 +24,8 @@
 // A file is read once nobody writes to it any more, and as a whole: with one
 // mistake in it, its last good content stays in force, and the log names file,
 // line and field. Other files are not concerned. An object that two files define
-// is taken from the first by name. Kinds that are not watched are left out.
+// is taken from the first by name. Kinds that are not watched are left out. A
+// Service that names no ClusterIP is given one, as the API server would.
 //
 // # Failures
 //

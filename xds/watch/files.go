@@ -46,17 +46,18 @@ type FilesConfig struct {
 
 // Files is the source that reads a directory of YAML files, as the sandbox uses it.
 type Files struct {
-	cfg     FilesConfig
-	log     *slog.Logger
-	metrics *metrics
-	good    map[string]*goodFile                // by file name: what is in force
-	have    map[ref]snapshot.Change             // what the sink has
-	bad     map[string]struct{}                 // files whose newest content cannot be used
-	missing map[string]time.Time                // good files that are away, since when
-	clashes map[ref]string                      // objects that are in two files, as logged
-	stat    map[string]fileStat                 // what was last seen of each file
-	last    atomic.Int64                        // when the directory was last read
-	readDir func(string) ([]fs.DirEntry, error) // os.ReadDir
+	cfg      FilesConfig
+	log      *slog.Logger
+	metrics  *metrics
+	good     map[string]*goodFile                // by file name: what is in force
+	have     map[ref]snapshot.Change             // what the sink has
+	bad      map[string]struct{}                 // files whose newest content cannot be used
+	missing  map[string]time.Time                // good files that are away, since when
+	clashes  map[ref]string                      // objects that are in two files, as logged
+	assigned map[ref]assignment                  // Services that were given a ClusterIP
+	stat     map[string]fileStat                 // what was last seen of each file
+	last     atomic.Int64                        // when the directory was last read
+	readDir  func(string) ([]fs.DirEntry, error) // os.ReadDir
 }
 
 // goodFile is the last content of a file that could be used.
@@ -414,6 +415,7 @@ func (f *Files) merge() []snapshot.Change {
 		}
 	}
 	f.clashes = clashes
+	f.assign(want)
 	var changes []snapshot.Change
 	for r := range f.have {
 		if _, ok := want[r]; !ok {

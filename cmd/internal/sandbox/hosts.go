@@ -99,8 +99,9 @@ func dnsNames(name, ns, own string) []string {
 	return names
 }
 
-// standIns are the block for benchmarks (RFC 2544), which no network routes.
-var standIns = netip.MustParsePrefix("198.18.0.0/15")
+// standIns are half of the block for benchmarks (RFC 2544), which no network routes. From the other half the control plane assigns
+// ClusterIPs (xds/watch).
+var standIns = netip.MustParsePrefix("198.19.0.0/16")
 
 // redirectable returns addr, or for a loopback address a stand-in. On one machine servers are often on 127.0.0.1; a pod never is,
 // and the redirect leaves loopback alone. A headless Service is routed by its name, whatever address was dialled, so any address
@@ -113,7 +114,6 @@ func redirectable(addr netip.Addr, name string) netip.Addr {
 	h.Write([]byte(name))
 	sum := h.Sum32()
 	ip := standIns.Addr().As4()
-	ip[1] |= byte(sum>>16) & 1
 	ip[2], ip[3] = byte(sum>>8), byte(sum)
 	return netip.AddrFrom4(ip)
 }
