@@ -61,7 +61,10 @@ func (r *relay) finish(now time.Time, c code) {
 	r.attemptEnded(now, c)
 	r.forget()
 	if r.grpc {
-		r.rpc.method(r.method).of(c).call.observe(now.Sub(r.started).Seconds(), latencyBounds[:])
+		if r.m == nil {
+			r.m = r.rpc.method(r.method)
+		}
+		r.m.of(c).call.observe(now.Sub(r.started).Seconds(), latencyBounds[:])
 	}
 }
 

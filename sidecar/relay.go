@@ -180,6 +180,13 @@ func (r *relay) send(now time.Time, st *h2.Stream) {
 	r.trim()
 }
 
+// account has the RPC counted under a service, or an address.
+func (r *relay) account(to *rpcStats) {
+	if r.rpc != to {
+		r.rpc, r.m = to, nil
+	}
+}
+
 // release gives back the endpoint.
 func (r *relay) release(now time.Time) {
 	switch {
