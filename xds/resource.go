@@ -178,8 +178,7 @@ func ParseEndpointResource(s string) (EndpointResource, error) {
 }
 
 func nameError(name string, err error) error {
-	var inner *malformed
-	if errors.As(err, &inner) { // a part that is a name by itself: say the whole one only
+	if inner, ok := errors.AsType[*malformed](err); ok { // a part that is a name by itself: say the whole one only
 		err = inner.reason
 	}
 	return &malformed{name: name, reason: err}

@@ -90,7 +90,7 @@ func (f *fleet) apply(members []int) {
 func (f *fleet) connect(ctx context.Context, addr string, i int) {
 	f.b.Helper()
 	cc, err := grpc.NewClient("unix://"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10), grpc.WithSharedWriteBuffer(true))
+		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10))
 	if err != nil {
 		f.b.Fatal(err)
 	}

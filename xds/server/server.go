@@ -58,7 +58,7 @@ type Config struct {
 func (c *Config) validate() error {
 	var errs []error
 	if c.Logger == nil {
-		errs = append(errs, errors.New("Logger: required"))
+		errs = append(errs, errors.New("field Logger: required"))
 	}
 	setDefault(&c.StallTimeout, 30*time.Second)
 	setDefault(&c.MaxUnacked, 64)
@@ -146,7 +146,10 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener, creds credentials.
 	force := time.AfterFunc(s.cfg.ShutdownTimeout, gs.Stop)
 	defer force.Stop()
 	gs.GracefulStop()
-	<-served
+	// It returns nil after a stop; an error is one that came just before.
+	if err := <-served; err != nil {
+		return fmt.Errorf("serve xDS on %s: %w", lis.Addr(), err)
+	}
 	return nil
 }
 
@@ -160,8 +163,8 @@ func (s *Server) options(creds credentials.TransportCredentials) []grpc.ServerOp
 		// A sidecar has one stream and asks short questions.
 		grpc.MaxConcurrentStreams(16),
 		grpc.MaxRecvMsgSize(4 << 20),
-		// Thousands of mostly idle connections: no 32 KiB buffers for each.
-		grpc.SharedWriteBuffer(true),
+		// Thousands of mostly idle connections: no 32 KiB buffers for each. (The
+		// write buffers are shared by default.)
 		grpc.WriteBufferSize(8 << 10),
 		grpc.ReadBufferSize(4 << 10),
 		// A sidecar may ping as it likes; it must never be told too_many_pings.

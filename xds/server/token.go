@@ -95,7 +95,7 @@ func (v *TokenVerifier) Authenticate(ctx context.Context, token string) (Identit
 	}
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
-		return Identity{}, fmt.Errorf("not a signed JWT: %s", err)
+		return Identity{}, fmt.Errorf("not a signed JWT: %s", err.Error())
 	}
 	if len(parsed.Headers) != 1 {
 		return Identity{}, errors.New("want a JWT with one signature")
@@ -107,7 +107,7 @@ func (v *TokenVerifier) Authenticate(ctx context.Context, token string) (Identit
 	var std jwt.Claims
 	var kube kubeClaims
 	if err := parsed.Claims(key, &std, &kube); err != nil {
-		return Identity{}, fmt.Errorf("signature: %s", err)
+		return Identity{}, fmt.Errorf("signature: %s", err.Error())
 	}
 	if std.Expiry == nil {
 		return Identity{}, errors.New("it never expires; want a projected token")
@@ -115,7 +115,7 @@ func (v *TokenVerifier) Authenticate(ctx context.Context, token string) (Identit
 	err = std.ValidateWithLeeway(jwt.Expected{Issuer: issuer, AnyAudience: jwt.Audience{v.cfg.Audience}, Time: time.Now()}, leeway)
 	if err != nil {
 		return Identity{}, fmt.Errorf("%s (issuer %q, audience %q, expires %s; want issuer %q, audience %q)",
-			err, std.Issuer, []string(std.Audience), std.Expiry.Time().UTC().Format(time.RFC3339), issuer, v.cfg.Audience)
+			err.Error(), std.Issuer, []string(std.Audience), std.Expiry.Time().UTC().Format(time.RFC3339), issuer, v.cfg.Audience)
 	}
 	k := kube.Kubernetes
 	if k.Namespace == "" || k.Pod.Name == "" || k.Pod.UID == "" {

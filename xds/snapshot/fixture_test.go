@@ -127,7 +127,9 @@ func pod(nameUID string, ips string, options ...string) Change {
 			p.HostNetwork = true
 		case "age":
 			var n int64
-			fmt.Sscan(v, &n)
+			if _, err := fmt.Sscan(v, &n); err != nil {
+				panic(o)
+			}
 			p.Created = time.Unix(n, 0)
 		default:
 			panic(o)

@@ -202,8 +202,7 @@ func decodeObject(file, kind string, n *yaml.Node, obj metav1.Object) (document,
 
 // jsonError finds the field in the decoder's error and its line in the file.
 func jsonError(n *yaml.Node, err error, fail func(int, string, string) *FieldError) error {
-	var fe kjson.FieldError
-	if errors.As(err, &fe) {
+	if fe, ok := errors.AsType[kjson.FieldError](err); ok {
 		path := fe.FieldPath()
 		return fail(lineOf(n, path), path, strings.TrimSuffix(strings.Replace(err.Error(), fmt.Sprintf(" %q", path), "", 1), " "))
 	}
@@ -211,13 +210,12 @@ func jsonError(n *yaml.Node, err error, fail func(int, string, string) *FieldErr
 	// apart only by their text.
 	const marker = "Go struct field "
 	text := err.Error()
-	i := strings.Index(text, marker)
-	if i < 0 {
+	before, rest, ok := strings.Cut(text, marker)
+	if !ok {
 		return fail(n.Line, "", strings.TrimPrefix(text, "json: "))
 	}
-	rest := text[i+len(marker):]
 	_, path, _ := strings.Cut(strings.SplitN(rest, " ", 2)[0], ".")
-	what := strings.TrimPrefix(text[:i], "json: cannot unmarshal ")
+	what := strings.TrimPrefix(before, "json: cannot unmarshal ")
 	what = strings.TrimSuffix(what, " into ")
 	want := ""
 	if _, t, ok := strings.Cut(rest, "of type "); ok {

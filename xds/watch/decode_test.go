@@ -117,8 +117,7 @@ endpoints:
 				t.Fatalf("%d errors:\n%s\nwant %d", len(got), err, len(tt.want))
 			}
 			for i, e := range got {
-				var fe *FieldError
-				if !errors.As(e, &fe) {
+				if _, ok := errors.AsType[*FieldError](e); !ok {
 					t.Errorf("%q is a %T", e, e)
 				}
 				if !strings.HasPrefix(e.Error(), tt.want[i]) {

@@ -329,8 +329,7 @@ func (f *Files) complain(name string, err error) {
 		kept = "its last good content stays in force"
 	}
 	for _, e := range flatten(err) {
-		var fe *FieldError
-		if errors.As(e, &fe) {
+		if fe, ok := errors.AsType[*FieldError](e); ok {
 			f.log.Error("file cannot be used; "+kept, "file", fe.File, "line", fe.Line, "object", fe.Object, "field", fe.Field, "problem", fe.Text)
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -351,7 +352,7 @@ func dialSidecar(t *testing.T, addr string, pool *x509.CertPool, token, id strin
 
 func (c *sidecar) subscribe(typeURL string, names ...string) {
 	c.t.Helper()
-	if err := c.stream.Send(&discoverypb.DeltaDiscoveryRequest{Node: c.node, TypeUrl: typeURL, ResourceNamesSubscribe: names}); err != nil && err != io.EOF {
+	if err := c.stream.Send(&discoverypb.DeltaDiscoveryRequest{Node: c.node, TypeUrl: typeURL, ResourceNamesSubscribe: names}); err != nil && !errors.Is(err, io.EOF) {
 		c.t.Fatal(err)
 	}
 	c.node = nil
@@ -412,7 +413,7 @@ func (c *sidecar) fails(parts ...string) {
 		if err == nil {
 			continue
 		}
-		if err == io.EOF && eofs == 0 {
+		if errors.Is(err, io.EOF) && eofs == 0 {
 			eofs++ // Send's: the next Recv tells the reason
 			continue
 		}
