@@ -77,7 +77,7 @@ func (r *rig) app() *peer {
 		r.t.Fatal(err)
 	}
 	p := newPeer(r.t, conn)
-	io.WriteString(conn, http2.ClientPreface)
+	_, _ = io.WriteString(conn, http2.ClientPreface)
 	p.do(p.fr.WriteSettings())
 	p.do(p.fr.WriteSettingsAck())
 	return p

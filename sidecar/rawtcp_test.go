@@ -101,7 +101,7 @@ func TestRawTLSWithGRPCInside(t *testing.T) {
 
 func TestRawServerSpeaksFirst(t *testing.T) {
 	addr := tcpServer(t, func(c *net.TCPConn) {
-		io.WriteString(c, "220 hello\r\n")
+		_, _ = io.WriteString(c, "220 hello\r\n")
 		_, _ = io.Copy(c, c)
 	})
 	c := newRig(t).to(addr).tcp()
@@ -113,7 +113,7 @@ func TestRawServerSpeaksFirst(t *testing.T) {
 	if d := time.Since(begin); d < 900*time.Millisecond || d > 5*time.Second {
 		t.Errorf("decided after %s, want about 1 s", d)
 	}
-	io.WriteString(c, "QUIT")
+	_, _ = io.WriteString(c, "QUIT")
 	if _, err := io.ReadFull(c, buf[:4]); err != nil || string(buf[:4]) != "QUIT" {
 		t.Errorf("got %q, %v", buf[:4], err)
 	}
@@ -127,7 +127,7 @@ func TestRawPartOfThePreface(t *testing.T) {
 		for _, b := range []byte(first) {
 			_, _ = c.Write([]byte{b})
 		}
-		io.WriteString(c, "!rest")
+		_, _ = io.WriteString(c, "!rest")
 		got := make([]byte, len(first)+5)
 		if _, err := io.ReadFull(c, got); err != nil || string(got) != first+"!rest" {
 			t.Errorf("got %q, %v", got, err)
@@ -142,7 +142,7 @@ func TestRawHalfClose(t *testing.T) {
 			fmt.Fprintf(c, "got %d", len(b))
 		})
 		c := newRig(t).to(addr).tcp()
-		io.WriteString(c, "hello")
+		_, _ = io.WriteString(c, "hello")
 		_ = c.CloseWrite()
 		if b, err := io.ReadAll(c); err != nil || string(b) != "got 5" {
 			t.Errorf("got %q, %v", b, err)
@@ -162,17 +162,17 @@ func TestRawHalfClose(t *testing.T) {
 	t.Run("by the server", func(t *testing.T) {
 		got := make(chan int, 1)
 		addr := tcpServer(t, func(c *net.TCPConn) {
-			io.WriteString(c, "bye")
+			_, _ = io.WriteString(c, "bye")
 			_ = c.CloseWrite()
 			b, _ := io.ReadAll(c)
 			got <- len(b)
 		})
 		c := newRig(t).to(addr).tcp()
-		io.WriteString(c, "hello")
+		_, _ = io.WriteString(c, "hello")
 		if b, err := io.ReadAll(c); err != nil || string(b) != "bye" {
 			t.Errorf("got %q, %v", b, err)
 		}
-		io.WriteString(c, " again")
+		_, _ = io.WriteString(c, " again")
 		_ = c.CloseWrite()
 		if n := <-got; n != 11 {
 			t.Errorf("the server got %d bytes, want 11", n)
@@ -186,7 +186,7 @@ func TestRawResetIsPassedOn(t *testing.T) {
 		_ = c.SetLinger(0)
 	})
 	c := newRig(t).to(addr).tcp()
-	io.WriteString(c, "hello")
+	_, _ = io.WriteString(c, "hello")
 	if _, err := io.ReadAll(c); err == nil || !strings.Contains(err.Error(), "reset") {
 		t.Errorf("got %v, want a reset", err)
 	}
@@ -196,7 +196,7 @@ func TestRawUnreachable(t *testing.T) {
 	lis := listen(t)
 	lis.Close()
 	c := newRig(t).to(lis.Addr().String()).tcp()
-	io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+	_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
 	if b, err := io.ReadAll(c); len(b) > 0 || err == nil {
 		t.Errorf("got %q, %v, want a reset", b, err)
 	}
@@ -206,7 +206,7 @@ func TestRawWithoutDestination(t *testing.T) {
 	r := newRig(t)
 	r.orig.Store(nil)
 	c := r.tcp()
-	io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
+	_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
 	if b, _ := io.ReadAll(c); len(b) > 0 {
 		t.Errorf("got %q", b)
 	}

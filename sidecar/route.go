@@ -94,7 +94,8 @@ func (r *relay) route(now time.Time) (svc *service, addr netip.AddrPort, asking 
 
 // balance picks an endpoint of a service.
 func (r *relay) balance(now time.Time, svc *service) {
-	r.svc, r.rpc = svc, &svc.stats
+	r.svc = svc
+	r.account(&svc.stats)
 	svc.use(now)
 	if !svc.answered {
 		if by := svc.asked.Add(r.s.cfg.RouteWait); now.Before(by) {
@@ -173,7 +174,8 @@ func (r *relay) direct(now time.Time, addr netip.AddrPort) {
 		return
 	}
 	t := r.s.target(addr)
-	r.svc, r.rpc = nil, &t.direct
+	r.svc = nil
+	r.account(&t.direct)
 	if err := r.connect(now, t, nil); err != nil {
 		r.lastErr = err
 		r.fail(now, r.triedCode(), "evenkeel: cannot reach "+err.Error())
