@@ -226,7 +226,8 @@ func TestBackoffLastsThroughStates(t *testing.T) {
 	b := New("shop/pricing:50051", seeded())
 	b.Update(spec(t, LeastRequest, "0 1w"))
 	endpoint(t, b, 1).SetFailing(at(time.Second)) // prewarming failed
-	if _, err := b.Pick(epoch, []*Endpoint{endpoint(t, b, 0)}); err.(*NoEndpointError).Failing != 0 {
+	var none *NoEndpointError
+	if _, err := b.Pick(epoch, []*Endpoint{endpoint(t, b, 0)}); !errors.As(err, &none) || none.Failing != 0 {
 		t.Error("a warming endpoint is no reason to wait for its backoff")
 	}
 	b.Update(spec(t, LeastRequest, "0 1"))

@@ -42,7 +42,7 @@
 //	unknown policy (newer control plane)   the default policy, a log line
 //	CA or token file missing or wrong      the attempt fails and says which file; read again at the next
 //	server reads nothing                   given up beyond 1024 answers that wait
-//	server vanishes without FIN            TCP keepalive and TCP_USER_TIMEOUT end the stream within 25 s
+//	server vanishes or hangs               HTTP/2 pings end the stream within 20 s
 //	Service deleted                        its ClusterIP keeps leading to it: an open connection's RPCs
 //	                                       fail with a text that says so, and go on when it is made again
 //	flood of names from the app            bounded; unknown ones are dropped first

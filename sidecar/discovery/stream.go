@@ -12,14 +12,13 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
 	"evenkeel.dev/xds"
@@ -140,13 +139,7 @@ func dial(cfg *Config) (*grpc.ClientConn, error) {
 	if path, ok := cfg.socket(); ok {
 		network, address, creds = "unix", path, insecure.NewCredentials()
 	}
-	dialer := net.Dialer{
-		Timeout: cfg.ConnectTimeout,
-		// A control plane that vanishes without a word is noticed by the kernel:
-		// HTTP/2 pings would need the server's leave (gRFC A8).
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3},
-		Control:         setUserTimeout,
-	}
+	dialer := net.Dialer{Timeout: cfg.ConnectTimeout}
 	dialer.SetMultipathTCP(false)
 	conn, err := grpc.NewClient("passthrough:///evenkeel-xds",
 		grpc.WithTransportCredentials(creds),
@@ -155,6 +148,9 @@ func dial(cfg *Config) (*grpc.ClientConn, error) {
 		}),
 		// One attempt is one connection: the waiting is Run's.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: cfg.ConnectTimeout}),
+		// A control plane that vanishes or hangs is noticed by pings, which ours
+		// allows; grpc sets TCP_USER_TIMEOUT to the same.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
@@ -167,19 +163,6 @@ func dial(cfg *Config) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("prepare the connection: %w", err)
 	}
 	return conn, nil
-}
-
-// setUserTimeout bounds how long written data may stay unacknowledged: the
-// keepalive above does not run while there are any (tcp(7), TCP_USER_TIMEOUT).
-func setUserTimeout(network, _ string, raw syscall.RawConn) error {
-	if !strings.HasPrefix(network, "tcp") {
-		return nil
-	}
-	var failed error
-	err := raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 20_000)
-	})
-	return errors.Join(err, failed)
 }
 
 // authorization reads the token, which the kubelet renews in place.

@@ -84,7 +84,7 @@ func TestAdminServesAndEndsWithItsContext(t *testing.T) {
 	}
 	held := make(chan struct{})
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /fast", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
+	mux.HandleFunc("GET /fast", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	mux.HandleFunc("GET /held", func(_ http.ResponseWriter, r *http.Request) {
 		close(held)
 		<-r.Context().Done()

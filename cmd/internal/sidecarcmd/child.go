@@ -4,6 +4,7 @@
 package sidecarcmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -39,10 +40,11 @@ type worker struct {
 	verdict string // set when we kill it: why
 }
 
-// startWorker starts a process with files as descriptors 3 and up.
-func startWorker(argv []string, files []*os.File, pulse *os.File, stdout, stderr io.Writer, now time.Time) (*worker, error) {
+// startWorker starts a process with files as descriptors 3 and up. It is killed
+// when ctx ends.
+func startWorker(ctx context.Context, argv []string, files []*os.File, pulse *os.File, stdout, stderr io.Writer, now time.Time) (*worker, error) {
 	w := &worker{started: now, exited: make(chan error, 1)}
-	w.cmd = exec.Command(argv[0], argv[1:]...) //nolint:gosec // ourselves, with our own arguments
+	w.cmd = exec.CommandContext(ctx, argv[0], argv[1:]...)
 	w.cmd.Stdout, w.cmd.Stderr = stdout, stderr
 	w.cmd.ExtraFiles = files
 	if err := w.cmd.Start(); err != nil {

@@ -54,8 +54,10 @@ func TestBadFlags(t *testing.T) {
 		want []string
 	}{
 		{"", []string{"--namespace is required", "--pod is required"}},
-		{"--namespace=a --pod=b --listen-port=70000 --pod-listen=x --debug-listen=0.0.0.0:1 --xds=nohost --xds-ca=",
-			[]string{`--listen-port 70000 is not a port`, `--pod-listen "x"`, "--debug-listen", "is not a loopback address", `--xds "nohost"`, "--xds-ca is empty"}},
+		{
+			"--namespace=a --pod=b --listen-port=70000 --pod-listen=x --debug-listen=0.0.0.0:1 --xds=nohost --xds-ca=",
+			[]string{`--listen-port 70000 is not a port`, `--pod-listen "x"`, "--debug-listen", "is not a loopback address", `--xds "nohost"`, "--xds-ca is empty"},
+		},
 		{"--namespace=a --pod=b --outbound-ports=50051,x", []string{`port "x" is not a number from 1 to 65535`}},
 		{"--namespace=a --pod=b --outbound-ports=0", []string{`port "0"`}},
 		{"--namespace=a --pod=b --outbound-ports=", []string{`port ""`}},

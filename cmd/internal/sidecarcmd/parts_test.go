@@ -185,7 +185,7 @@ func TestWorkerNearTheMemoryLimitIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := startWorker([]string{"sleep", "100"}, []*os.File{w}, r, io.Discard, io.Discard, time.Now())
+	child, err := startWorker(t.Context(), []string{"sleep", "100"}, []*os.File{w}, r, io.Discard, io.Discard, time.Now())
 	closeFile(w)
 	if err != nil {
 		t.Fatal(err)
@@ -227,16 +227,21 @@ func TestCgroupMemory(t *testing.T) {
 		limit uint64
 	}{
 		"v2": {"0::/kubepods/pod1/c\n", map[string]string{
-			"kubepods/pod1/c/memory.events": events, "kubepods/pod1/c/memory.max": "67108864\n"}, 2, 67108864},
+			"kubepods/pod1/c/memory.events": events, "kubepods/pod1/c/memory.max": "67108864\n",
+		}, 2, 67108864},
 		"v2 in a cgroup namespace": {"0::/\n", map[string]string{"memory.events": events, "memory.max": "max\n"}, 2, 0},
 		"v2, the host's path, the container's mount": {"0::/kubepods/pod1/c\n", map[string]string{
-			"memory.events": events, "memory.max": "4096\n"}, 2, 4096},
+			"memory.events": events, "memory.max": "4096\n",
+		}, 2, 4096},
 		"hybrid, memory in v1": {"4:cpu,memory:/pod1/c\n0::/pod1/c\n", map[string]string{
-			"memory/pod1/c/memory.oom_control": control, "memory/pod1/c/memory.limit_in_bytes": "1048576\n", "unified/pod1/c/cgroup.procs": ""}, 5, 1048576},
+			"memory/pod1/c/memory.oom_control": control, "memory/pod1/c/memory.limit_in_bytes": "1048576\n", "unified/pod1/c/cgroup.procs": "",
+		}, 5, 1048576},
 		"v1, no limit": {"4:memory:/pod1/c\n", map[string]string{
-			"memory/memory.oom_control": control, "memory/memory.limit_in_bytes": "9223372036854771712\n"}, 5, 0},
+			"memory/memory.oom_control": control, "memory/memory.limit_in_bytes": "9223372036854771712\n",
+		}, 5, 0},
 		"hybrid, memory in v2": {"4:cpu:/pod1/c\n0::/pod1/c\n", map[string]string{
-			"unified/pod1/c/memory.events": events, "unified/pod1/c/memory.max": "1\n"}, 2, 1},
+			"unified/pod1/c/memory.events": events, "unified/pod1/c/memory.max": "1\n",
+		}, 2, 1},
 		"nothing":       {"0::/x\n", nil, 0, 0},
 		"not even that": {"\n:\nx", nil, 0, 0},
 	} {

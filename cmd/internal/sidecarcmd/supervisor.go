@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -149,9 +150,9 @@ func (s *supervisor) start(ctx context.Context, now time.Time) (pause time.Durat
 		return failed(err)
 	}
 	files, inherit := s.sockets.files(beat)
-	argv := append(s.program[:len(s.program):len(s.program)], "worker", inherit, "--restarts="+s.restarts.String(), "--ending="+strconv.FormatBool(s.ending))
+	argv := append(slices.Clip(s.program), "worker", inherit, "--restarts="+s.restarts.String(), "--ending="+strconv.FormatBool(s.ending))
 	s.oomKills = s.memory.oomKills()
-	w, err := startWorker(append(argv, s.args...), files, pulse, s.stdout, s.stderr, now)
+	w, err := startWorker(ctx, append(argv, s.args...), files, pulse, s.stdout, s.stderr, now)
 	closeFile(beat)
 	if err != nil {
 		closeFile(pulse)
@@ -248,7 +249,9 @@ func (s *supervisor) watch() {
 func (s *supervisor) kill() {
 	if s.worker != nil {
 		s.worker.signal(syscall.SIGKILL)
-		<-s.worker.exited
+		if err := <-s.worker.exited; err != nil {
+			s.log.Debug("worker killed", "status", err.Error())
+		}
 		s.worker = nil
 	}
 }
