@@ -88,7 +88,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig != "" {
 		rc, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 		if err != nil {
-			return nil, fmt.Errorf("%w: kubeconfig %s: %s", ErrNoCluster, kubeconfig, err)
+			return nil, fmt.Errorf("%w: kubeconfig %s: %s", ErrNoCluster, kubeconfig, err.Error())
 		}
 		return rc, nil
 	}
@@ -97,7 +97,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		return nil, fmt.Errorf("%w: this is not a pod of a Kubernetes cluster", ErrNoCluster)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: in-cluster credentials: %s", ErrNoCluster, err)
+		return nil, fmt.Errorf("%w: in-cluster credentials: %s", ErrNoCluster, err.Error())
 	}
 	return rc, nil
 }
