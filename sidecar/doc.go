@@ -51,6 +51,7 @@
 //	breaks a rule of HTTP/2                INTERNAL (the stream's) or UNAVAILABLE (the connection's)
 //	sends too large headers                RESOURCE_EXHAUSTED
 //	cannot be reached                      nothing: another endpoint; none for 5 s: UNAVAILABLE
+//	… and is of no service                 UNAVAILABLE, then GOAWAY: the name is to be resolved anew
 //	vanishes                               UNAVAILABLE within 10 s
 //
 // and for requests that are not gRPC 503, 502, 429 or 504 with a text.

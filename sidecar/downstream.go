@@ -110,6 +110,16 @@ func (d *downSession) destination() string {
 	return "the sidecar itself"
 }
 
+// leadsNowhere: where the app meant to connect cannot be reached. Without a sidecar its connection would have
+// failed, and it would have resolved the name again. The connection to us never fails,
+// so an app whose server has moved would call a dead address for ever: it is asked to connect anew.
+func (d *downSession) leadsNowhere(now time.Time) {
+	if d.orig.IsValid() {
+		d.h2.Shutdown(now, http2.ErrCodeNo, "the destination cannot be reached")
+		d.conn.MarkDirty()
+	}
+}
+
 // shutdown asks the app to end its streams and not to open more.
 func (d *downSession) shutdown(now time.Time) {
 	d.h2.Shutdown(now, http2.ErrCodeNo, "sidecar ends")

@@ -186,6 +186,7 @@ func (r *relay) direct(now time.Time, addr netip.AddrPort) {
 func (r *relay) unreachable(now time.Time, err error) {
 	r.lastErr = err
 	if r.svc == nil {
+		r.ds.leadsNowhere(now)
 		r.fail(now, codeUnavailable, "evenkeel: cannot reach "+err.Error())
 		return
 	}
