@@ -95,19 +95,24 @@ func needRoot(t *testing.T) {
 // manifests is a directory with one Service, shop/pricing, that has no endpoints.
 func manifests(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "evenkeel-cli-manifests-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := readable(t)
 	write(t, filepath.Join(dir, "pricing.yaml"), `apiVersion: v1
 kind: Service
 metadata: {name: pricing, namespace: shop}
 spec: {clusterIP: 10.96.3.4, ports: [{name: grpc, port: 50051}]}
 `)
+	return dir
+}
+
+// readable is a temporary directory that other users may enter.
+func readable(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return dir
 }
 
@@ -155,7 +160,7 @@ func start(t *testing.T, prepare func(*exec.Cmd), args ...string) *process {
 		select {
 		case <-p.ended:
 		default:
-			p.cmd.Process.Kill()
+			p.signal(syscall.SIGKILL)
 			<-p.ended
 		}
 		if t.Failed() {
@@ -163,6 +168,14 @@ func start(t *testing.T, prepare func(*exec.Cmd), args ...string) *process {
 		}
 	})
 	return p
+}
+
+// signal sends a signal to the process alone. One that has ended is past it.
+func (p *process) signal(sig syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Error(err)
+	}
 }
 
 // wait waits for the end and returns the exit status.

@@ -90,8 +90,7 @@ func runSandbox(ctx context.Context, f *sandboxFlags, args []string) error {
 	cfg, format, err := f.config(args)
 	if err != nil {
 		status := sandbox.StatusFailed
-		var missing *sandbox.CommandNotFound
-		if errors.As(err, &missing) {
+		if missing, ok := errors.AsType[*sandbox.CommandNotFound](err); ok {
 			status = missing.Status
 		}
 		return &exitError{status: status, err: err}

@@ -55,8 +55,12 @@ func TestSandboxExitStatus(t *testing.T) {
 		{"no command", []string{"-f", dir}, 125, "no command to run"},
 		{"no directory", []string{"--", "true"}, 125, "-f is missing"},
 		{"wrong directory", []string{"-f", "/nonexistent", "--", "true"}, 125, "/nonexistent"},
-		{"several mistakes at once", []string{"-f", dir, "-o", "xml", "--outbound-ports", "0", "--redirect", "iptables", "--", "true"}, 125,
-			`--redirect: "iptables" is neither ebpf nor none; --outbound-ports: "0" is not a port (1 to 65535); -o: "xml" is none of text, json and none`},
+		{
+			"several mistakes at once",
+			[]string{"-f", dir, "-o", "xml", "--outbound-ports", "0", "--redirect", "iptables", "--", "true"},
+			125,
+			`--redirect: "iptables" is neither ebpf nor none; --outbound-ports: "0" is not a port (1 to 65535); -o: "xml" is none of text, json and none`,
+		},
 		{"unknown flag", []string{"--frobnicate"}, 125, "frobnicate"},
 		{"manifest with a mistake", []string{"-f", bad, "--", "true"}, 125, "bad.yaml"},
 		{"report to nowhere", []string{"-f", dir, "--report", "/nonexistent/r", "--", "true"}, 125, "--report"},
@@ -133,7 +137,7 @@ func TestSandboxesRunSideBySide(t *testing.T) {
 		p.says("up")
 	}
 	for _, p := range all {
-		p.cmd.Process.Signal(syscall.SIGTERM)
+		p.signal(syscall.SIGTERM)
 	}
 	for _, p := range all {
 		if got := p.wait(); got != 9 {
@@ -170,12 +174,7 @@ func TestSandboxReport(t *testing.T) {
 func TestSandboxGoesOnWithoutItsControlPlane(t *testing.T) {
 	needRoot(t)
 	leavesNothing(t)
-	cgroup, err := os.MkdirTemp("", "evenkeel-cli-fifo-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(cgroup)
-	fifo := filepath.Join(cgroup, "fifo")
+	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +187,9 @@ func TestSandboxGoesOnWithoutItsControlPlane(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			syscall.Kill(n, syscall.SIGKILL)
+			if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
 			killed = true
 		}
 	}

@@ -62,7 +62,7 @@ func TestSignalsThatEndTheCommand(t *testing.T) {
 			leavesNothing(t)
 			p := start(t, nil, "sandbox", "-f", manifests(t), "--", "sh", "-c", "echo up; exec sleep 1000")
 			p.says("up")
-			p.cmd.Process.Signal(tc.signal)
+			p.signal(tc.signal)
 			if got := p.wait(); got != tc.status {
 				t.Errorf("exit status %d, want %d", got, tc.status)
 			}
@@ -77,7 +77,7 @@ func TestSignalBeforeTheCommandRuns(t *testing.T) {
 			leavesNothing(t)
 			p := start(t, nil, "sandbox", "-f", manifests(t), "--", "sh", "-c", "echo up; exec sleep 1000")
 			time.Sleep(after)
-			p.cmd.Process.Signal(syscall.SIGINT)
+			p.signal(syscall.SIGINT)
 			got := p.wait()
 			// Early enough the runtime's own handling ends it, before main: that leaves nothing either.
 			if got != 130 && got != -int(syscall.SIGINT) {
@@ -99,7 +99,7 @@ func TestKilledSandbox(t *testing.T) {
 	if _, err := fmt.Sscan(p.stdout.String(), &daemon); err != nil {
 		t.Fatal(err)
 	}
-	p.cmd.Process.Kill()
+	p.signal(syscall.SIGKILL)
 	p.wait()
 	deadline := time.Now().Add(20 * time.Second)
 	for !gone(daemon) {
@@ -163,7 +163,7 @@ func onTerminal(t *testing.T, argv ...string) (*process, *terminal) {
 	copied := make(chan struct{})
 	go func() {
 		defer close(copied)
-		io.Copy(&p.stdout, term.master) // ends with EIO when the last one closes the terminal
+		_, _ = io.Copy(&p.stdout, term.master) // ends with EIO when the last one closes the terminal
 	}()
 	t.Cleanup(func() {
 		term.master.Close()

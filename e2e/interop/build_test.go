@@ -74,8 +74,7 @@ func exists(path string) bool {
 // output runs cmd; its output is in the error.
 func output(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
 		return fmt.Errorf("%v in %s: %w\n%s", cmd.Args, cmd.Dir, err, out)
 	}
 	return err

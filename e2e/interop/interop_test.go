@@ -101,9 +101,10 @@ func TestInterop(t *testing.T) {
 }
 
 func runCase(t *testing.T, manifests string, servers int, client client, c testCase) {
-	if c.service == "" {
+	switch c.service {
+	case "":
 		c.service = several
-	} else if c.service == single {
+	case single:
 		servers = 1
 	}
 	report := filepath.Join(t.TempDir(), "report.json")

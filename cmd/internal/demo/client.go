@@ -55,7 +55,7 @@ func ClientMain(ctx context.Context, args []string, stdin io.Reader, stdout, std
 	defer cancel()
 	go func() {
 		defer cancel()
-		io.Copy(io.Discard, stdin)
+		_, _ = io.Copy(io.Discard, stdin) // however it ends, it has ended
 	}()
 	// A pod whose service is away would wait and try again, too.
 	if err := quote(ctx, channel, grpc.WaitForReady(true)); err != nil {

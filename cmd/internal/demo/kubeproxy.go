@@ -18,6 +18,7 @@ import (
 // random, for as long as the connection lasts. (kube-proxy does the same with packets: "by default, kube-proxy in iptables mode
 // chooses a backend at random", https://kubernetes.io/docs/reference/networking/virtual-ips/.)
 type kubeProxy struct {
+	ctx      context.Context // ends the dials
 	logger   *slog.Logger
 	listener net.Listener
 	wg       sync.WaitGroup
@@ -35,7 +36,7 @@ func startKubeProxy(ctx context.Context, clusterIP netip.AddrPort, logger *slog.
 	if err != nil {
 		return nil, err
 	}
-	p := &kubeProxy{logger: logger, listener: ln, open: make(map[net.Conn]struct{})}
+	p := &kubeProxy{ctx: ctx, logger: logger, listener: ln, open: make(map[net.Conn]struct{})}
 	p.wg.Go(p.accept)
 	return p, nil
 }
@@ -77,7 +78,8 @@ func (p *kubeProxy) serve(client net.Conn) {
 	p.taken++
 	to := p.ready[rand.IntN(len(p.ready))]
 	p.mu.Unlock()
-	server, err := net.Dial("tcp", to.String())
+	var dialer net.Dialer
+	server, err := dialer.DialContext(p.ctx, "tcp", to.String())
 	if err != nil {
 		return
 	}
@@ -90,7 +92,7 @@ func (p *kubeProxy) serve(client net.Conn) {
 	one := make(chan struct{}, 2)
 	for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
 		p.wg.Go(func() {
-			io.Copy(pair[0], pair[1])
+			_, _ = io.Copy(pair[0], pair[1])
 			one <- struct{}{}
 		})
 	}

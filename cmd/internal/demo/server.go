@@ -69,7 +69,7 @@ func (s *server) start(ctx context.Context) error {
 	}
 	s.grpc = grpc.NewServer()
 	s.grpc.RegisterService(&pricing, s)
-	go s.grpc.Serve(ln) // ends with stop; its error is ErrServerStopped then
+	go func() { _ = s.grpc.Serve(ln) }() // ends with stop; its error is ErrServerStopped then
 	return nil
 }
 

@@ -112,11 +112,21 @@ func killCgroup(ctx context.Context, dir string) error {
 		if err != nil || empty {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("processes in %s did not end after SIGKILL (see %s/cgroup.procs): %w", dir, dir, ctx.Err())
-		case <-time.After(wait):
+		if err := pause(ctx, wait); err != nil {
+			return fmt.Errorf("processes in %s did not end after SIGKILL (see %s/cgroup.procs): %w", dir, dir, err)
 		}
+	}
+}
+
+// pause waits for d, or less if ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
 	}
 }
 

@@ -85,7 +85,11 @@ func TestLockCgroup(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { removeCgroup(dir) })
+	t.Cleanup(func() {
+		if err := removeCgroup(dir); err != nil {
+			t.Error(err)
+		}
+	})
 	first, err := lockCgroup(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +108,6 @@ func TestLockCgroup(t *testing.T) {
 
 func TestCleanupBoundsItsWait(t *testing.T) {
 	s := newScope(t)
-	defer s.Close()
 	if _, err := s.StartCommand("app", "", script("sleep 1000")); err != nil {
 		t.Fatal(err)
 	}

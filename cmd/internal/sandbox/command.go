@@ -39,8 +39,7 @@ func LookCommand(argv []string) (Command, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		status := StatusNotFound
-		var pathErr *exec.Error
-		if errors.As(err, &pathErr) {
+		if pathErr, ok := errors.AsType[*exec.Error](err); ok {
 			err = pathErr.Err
 		}
 		switch {
@@ -70,8 +69,7 @@ func (s *Scope) StartCommand(name, hosts string, c Command) (*exec.Cmd, error) {
 // Ctrl-C and Ctrl-Z reach it as if it had been started by the shell itself, also within a pipeline.
 func (s *Scope) startCommand(c Command, cgroup string, enter enterConfig) (*exec.Cmd, error) {
 	enter.Path, enter.Argv = c.Path, c.Argv
-	cmd := exec.Command("/proc/self/exe", enter.args()...)
-	cmd.Args[0] = programName
+	cmd := self(enter.args()...)
 	cmd.Env = c.Env
 	// *os.File, not any io.Reader: exec hands those down as descriptors, with no goroutine that copies in between.
 	if c.Stdin != nil {

@@ -76,14 +76,10 @@ func (s *Scope) await(ctx context.Context, c *component, ready func(context.Cont
 		if ended := c.ended(); ended != nil {
 			return ended
 		}
-		select {
-		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-				return fmt.Errorf("the %s does not serve after %s: %w", c.name, startTimeout, err)
-			}
-			return context.Cause(ctx)
-		case <-c.done:
-		case <-time.After(wait):
+		if ended := pause(ctx, wait); errors.Is(ended, context.DeadlineExceeded) {
+			return fmt.Errorf("the %s does not serve after %s: %w", c.name, startTimeout, err)
+		} else if ended != nil {
+			return ended
 		}
 	}
 }

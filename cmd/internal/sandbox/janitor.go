@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -43,8 +42,7 @@ func (s *Scope) startJanitor() error {
 		return err
 	}
 	defer witnessWrite.Close()
-	cmd := exec.Command("/proc/self/exe", JanitorCommand, s.cgroup, s.dir)
-	cmd.Args[0] = programName
+	cmd := self(JanitorCommand, s.cgroup, s.dir)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	cmd.ExtraFiles = []*os.File{lifelineRead, witnessWrite}
 	if s.lock != nil {
@@ -100,15 +98,17 @@ func JanitorMain(args []string, stderr io.Writer) int {
 				return 0
 			}
 			// The kernel signals the members of a group one after the other, and the question may overtake the signal.
-			for wait := time.After(witnessDelay); wait != nil; {
+			delay := time.NewTimer(witnessDelay)
+			for waiting := true; waiting; {
 				select {
 				case sig := <-signals:
 					seen.add(sig.(syscall.Signal), time.Now())
-				case <-wait:
-					wait = nil
+				case <-delay.C:
+					waiting = false
 				}
 			}
-			answers.Write([]byte{seen.answer(sig, time.Now())})
+			// A sandbox that is gone needs no answer; the lifeline tells it.
+			_, _ = answers.Write([]byte{seen.answer(sig, time.Now())})
 		}
 	}
 }

@@ -84,7 +84,20 @@ func newScope(t *testing.T) *Scope {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { closeScope(t, s) })
 	return s
+}
+
+// closeScope ends a scope, once.
+func closeScope(t *testing.T, s *Scope) {
+	t.Helper()
+	if s.dir == "" {
+		return
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	s.dir = ""
 }
 
 // script is a shell command for StartCommand.

@@ -57,17 +57,21 @@ func followManifests(ctx context.Context, cfg Config, hosts string) (*manifests,
 	}
 	m.write() // an empty directory is never applied
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- files.Run(run, m) }()
+	var failed error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		failed = files.Run(run, m)
+	}()
 	m.stop = func() {
 		cancel()
-		<-done
+		<-ended
 	}
 	select {
 	case <-m.synced:
-	case err := <-done:
+	case <-ended:
 		cancel()
-		return nil, err
+		return nil, fmt.Errorf("follow the files in %s: %w", cfg.Dir, failed)
 	case <-ctx.Done():
 		m.stop()
 		return nil, context.Cause(ctx)

@@ -20,8 +20,12 @@ const (
 	EnterCommand        = "internal-enter"
 )
 
-// programName is argv[0] of the processes started from /proc/self/exe, for ps and top.
-const programName = "evenkeel"
+// self is this binary again, under the name that ps and top show.
+func self(args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...) //nolint:noctx // processes end with their scope, which also works where no context is left to end
+	cmd.Args[0] = "evenkeel"
+	return cmd
+}
 
 // component is one of Evenkeel's own processes.
 type component struct {
@@ -34,8 +38,7 @@ type component struct {
 // startComponent starts this binary again as name in a cgroup of the scope, apart from the terminal: it is in a session of its
 // own, so that Ctrl-C, Ctrl-Z and a hang-up are CMD's alone, and it dies with the sandbox.
 func (s *Scope) startComponent(name, cgroup string, args ...string) (*component, error) {
-	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Args[0] = programName
+	cmd := self(args...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	s.logger.Debug("start", "process", name, "args", strings.Join(args, " "))

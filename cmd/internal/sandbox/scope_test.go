@@ -42,9 +42,7 @@ func TestScopeLeavesNothing(t *testing.T) {
 	if err != nil || gone(daemon) {
 		t.Fatalf("the daemon %q does not run before the end: %v", text, err)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	closeScope(t, s)
 	for what, isGone := range map[string]bool{
 		"daemon": gone(daemon), "janitor": gone(janitor), "cgroup": missing(cgroup), "directory": missing(dir),
 	} {
@@ -56,7 +54,6 @@ func TestScopeLeavesNothing(t *testing.T) {
 
 func TestStartCommandMountsHostsForItAlone(t *testing.T) {
 	s := newScope(t)
-	defer s.Close()
 	before, err := os.ReadFile(hostsPath)
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +93,6 @@ func TestStartCommandMountsHostsForItAlone(t *testing.T) {
 
 func TestEnterFailures(t *testing.T) {
 	s := newScope(t)
-	defer s.Close()
 	text := filepath.Join(t.TempDir(), "not-a-program")
 	if err := os.WriteFile(text, []byte("hello"), 0o755); err != nil {
 		t.Fatal(err)
@@ -133,7 +129,6 @@ func TestEnterFailures(t *testing.T) {
 
 func TestExitStatusOfSignals(t *testing.T) {
 	s := newScope(t)
-	defer s.Close()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGSEGV} {
 		cmd, err := s.StartCommand("app", "", script(fmt.Sprintf("kill -%d $$", int(sig))))
 		if err != nil {
@@ -200,7 +195,9 @@ func holderMain() int {
 	fmt.Println(s.dir)
 	fmt.Println(s.janitor.Process.Pid)
 	fmt.Println(cmd.Process.Pid)
-	cmd.Wait()
+	if err := cmd.Wait(); err != nil {
+		return 1
+	}
 	return 0
 }
 
@@ -210,6 +207,12 @@ type held struct {
 	cgroup, dir string
 	pids        []int // janitor, command, daemon in any order
 	janitor     int
+}
+
+// kill ends the holder as nothing can resist. A second time it does nothing.
+func (h *held) kill() {
+	_ = h.cmd.Process.Kill()
+	_ = h.cmd.Wait()
 }
 
 func startHolder(t *testing.T) *held {
@@ -225,10 +228,7 @@ func startHolder(t *testing.T) *held {
 		t.Fatal(err)
 	}
 	h := &held{cmd: cmd}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	})
+	t.Cleanup(h.kill)
 	lines := bufio.NewScanner(io.LimitReader(out, 4096))
 	for range 5 {
 		if !lines.Scan() {
@@ -260,10 +260,7 @@ func startHolder(t *testing.T) *held {
 
 func TestKilledSandboxLeavesNothing(t *testing.T) {
 	h := startHolder(t)
-	if err := h.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	h.cmd.Wait()
+	h.kill()
 	for _, pid := range h.pids {
 		eventually(t, fmt.Sprintf("process %d is gone", pid), func() bool { return gone(pid) })
 	}
@@ -273,17 +270,15 @@ func TestKilledSandboxLeavesNothing(t *testing.T) {
 
 func TestNextScopeSweepsWhatWasKilledWithItsJanitor(t *testing.T) {
 	orphaned, alive := startHolder(t), startHolder(t)
-	syscall.Kill(orphaned.janitor, syscall.SIGKILL)
+	if err := syscall.Kill(orphaned.janitor, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the janitor is gone", func() bool { return gone(orphaned.janitor) })
-	orphaned.cmd.Process.Kill()
-	orphaned.cmd.Wait()
+	orphaned.kill()
 	if missing(orphaned.cgroup) {
 		t.Fatal("the cgroup went by itself: nothing is tested here")
 	}
-	s := newScope(t)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	closeScope(t, newScope(t))
 	if !missing(orphaned.cgroup) || !missing(orphaned.dir) {
 		t.Error("the orphan was not swept")
 	}
@@ -293,18 +288,18 @@ func TestNextScopeSweepsWhatWasKilledWithItsJanitor(t *testing.T) {
 	if missing(alive.cgroup) || missing(alive.dir) {
 		t.Error("a living sandbox was swept away")
 	}
-	alive.cmd.Process.Kill()
-	alive.cmd.Wait()
+	alive.kill()
 	eventually(t, "the other's cgroup is gone", func() bool { return missing(alive.cgroup) })
 }
 
 func TestCloseDoesTheWorkOfADeadJanitor(t *testing.T) {
 	s := newScope(t)
-	s.janitor.Process.Kill()
-	if err := s.Close(); err != nil {
-		t.Error(err)
+	if err := s.janitor.Process.Kill(); err != nil {
+		t.Fatal(err)
 	}
-	if !missing(s.cgroup) || !missing(s.dir) {
+	cgroup, dir := s.cgroup, s.dir
+	closeScope(t, s)
+	if !missing(cgroup) || !missing(dir) {
 		t.Error("something was left")
 	}
 }
