@@ -23,7 +23,12 @@ import (
 // binary is the program under test, built as users have it. Anybody may execute it.
 var binary string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == testClientCommand {
+		os.Exit(testClientMain(os.Args[2:]))
+	}
+	os.Exit(testMain(m))
+}
 
 func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "evenkeel-cli-test-")
