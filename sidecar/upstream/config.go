@@ -54,6 +54,8 @@ type Config struct {
 	// PeerSilence is how long a peer that owes us an acknowledgement may be
 	// silent. Zero: 6 s; with what it takes to notice, less than 10 s.
 	PeerSilence time.Duration
+
+	clogged int64 // bytes held by slow streams; half of H2.SessionBuffer
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -66,6 +68,10 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Rand == nil {
 		errs = append(errs, errors.New("upstream: Config.Rand is required"))
+	}
+	c.clogged = c.H2.SessionBuffer / 2
+	if c.clogged <= 0 {
+		c.clogged = 1 << 20 // h2's default is 2 MiB
 	}
 	orInt(&c.MaxSessions, 4)
 	orInt(&c.MaxQueue, 1024)

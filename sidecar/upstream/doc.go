@@ -34,6 +34,8 @@
 //	no SETTINGS come                     as refused, after 5 s
 //	GOAWAY                               the session leaves, its replacement is dialled
 //	all streams are taken                another session, then the queue
+//	streams that are not read hold       new streams go to another session: see clogged
+//	half of a session's buffer
 //	the queue is full                    Open fails with ErrQueueFull
 //	the server vanishes                  within 10 s; see keepalive.go
 //	the server drops each connection     one dial each 100 ms, not more
@@ -42,6 +44,9 @@
 //
 // Streams fill the first session before the second one, as streams on one session
 // share system calls; with equal costs that does not matter to the server.
+// Streams that were on a session before others clogged it wait behind them: the connection's window
+// is one. Their deadlines hold.
+//
 // No HTTP/2 PINGs are sent, so a server whose kernel lives and whose process
 // hangs is only noticed by deadlines.
 package upstream

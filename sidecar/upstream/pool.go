@@ -161,10 +161,22 @@ func (p *Pool) Close(now time.Time) {
 
 func (p *Pool) errorf(err error) error { return fmt.Errorf("%s: %w", p.addr, err) }
 
+// tryOpen opens a stream on the first session that has one free and is not
+// clogged. A clogged one is only used when there may be no other.
 func (p *Pool) tryOpen(h h2.StreamHandler) *h2.Stream {
 	for _, s := range p.ready {
-		if st, err := s.h2.Open(h); err == nil {
-			s.idleSince = time.Time{}
+		if s.clogged() {
+			continue
+		}
+		if st := s.open(h); st != nil {
+			return st
+		}
+	}
+	if len(p.ready) < p.ps.cfg.MaxSessions {
+		return nil
+	}
+	for _, s := range p.ready {
+		if st := s.open(h); st != nil {
 			return st
 		}
 	}

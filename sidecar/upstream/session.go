@@ -75,6 +75,20 @@ func (s *session) Expired(now time.Time, t *loop.Timer) {
 	s.drop(now, err)
 }
 
+func (s *session) open(h h2.StreamHandler) *h2.Stream {
+	st, err := s.h2.Open(h)
+	if err != nil {
+		return nil
+	}
+	s.idleSince = time.Time{}
+	return st
+}
+
+// clogged: streams whose app does not read hold much of what the session may
+// buffer. Once they hold all of it the connection's window shuts, and responses of all its
+// streams stop behind theirs; new streams had better be elsewhere.
+func (s *session) clogged() bool { return s.h2.Held() > s.p.ps.cfg.clogged }
+
 // SettingsReceived implements h2.SessionHandler. Only now is the session used: a
 // connect alone does not tell that an HTTP/2 server is there, and how many
 // streams it takes.
