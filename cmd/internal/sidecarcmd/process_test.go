@@ -497,8 +497,9 @@ func TestCrashLoopFailsOpenAndNeverEnds(t *testing.T) {
 	p, _ := world(t, 1)
 	const saidOpen = "crash loop: the app connects directly until the next attempt"
 	for i := 1; i <= 6; i++ {
-		opened := p.count(saidOpen)
-		if err := syscall.Kill(p.worker(i), syscall.SIGKILL); err != nil {
+		pid := p.worker(i)
+		opened := p.count(saidOpen) // all that was said before this worker
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		p.waitFor(saidEnded, i)
