@@ -110,6 +110,9 @@ func obstacle(pod *corev1.Pod, ns *Namespace, ownNamespace string) *Warning {
 		return never(ReasonHostNetwork, "the pod uses the node's network (spec.hostNetwork), whose ports it would take")
 	case spec.OS != nil && spec.OS.Name == corev1.Windows:
 		return never(ReasonWindows, "spec.os.name is windows, the redirect is Linux only")
+	case spec.NodeSelector[corev1.LabelOSStable] == string(corev1.Windows):
+		// The way from before spec.os, and still the one that many charts go.
+		return never(ReasonWindows, "spec.nodeSelector[%s] is windows, the redirect is Linux only", corev1.LabelOSStable)
 	case spec.HostUsers != nil && !*spec.HostUsers:
 		// bpf(2) needs CAP_BPF in the initial user namespace.
 		return never(ReasonUserNamespace, "the pod has a user namespace of its own (spec.hostUsers: false), in which no eBPF program can be loaded")
