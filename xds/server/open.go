@@ -85,7 +85,12 @@ func (st *stream) open(ctx context.Context) (*discoverypb.DeltaDiscoveryRequest,
 			s.refused(ctx, "pod", err)
 			return nil, err
 		}
-		n.Node = node // the API server's word, not the client's
+		// The API server's word, not the client's; but a watch that is behind may have
+		// seen the Pod only as it was before it was scheduled. The view of
+		// internalTrafficPolicy Local is of this node as long as the stream lives.
+		if node != "" {
+			n.Node = node
+		}
 	}
 	st.node, st.mb.node = n, n.Node
 	st.log = s.log.With("sidecar", n.ID(), "stream", st.seq)

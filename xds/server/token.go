@@ -46,7 +46,11 @@ type TokenConfig struct {
 type TokenVerifier struct {
 	cfg TokenConfig
 
-	mu      sync.Mutex // held while fetching: one asks, the others wait for the answer
+	// asking is held while the API server is asked: one asks, and those who need
+	// the answer wait for it. Who has a known key never waits behind another.
+	asking sync.Mutex
+
+	mu      sync.Mutex // guards what follows; not held while asking
 	issuer  string
 	keys    jose.JSONWebKeySet
 	fetched time.Time // the last success
@@ -127,25 +131,47 @@ func (v *TokenVerifier) Authenticate(ctx context.Context, token string) (Identit
 // key returns the key of that id, asking the API server for newer keys when it
 // is not known or the keys are old.
 func (v *TokenVerifier) key(ctx context.Context, kid string) (*jose.JSONWebKey, string, error) {
+	found, issuer, due := v.look(kid)
+	switch {
+	case found != nil && !due:
+		return found, issuer, nil
+	case found != nil:
+		// One of those who come asks. The others go on with what was good until now:
+		// an API server that hangs must not hold up thousands of sidecars.
+		if !v.asking.TryLock() {
+			return found, issuer, nil
+		}
+	default:
+		v.asking.Lock()
+	}
+	defer v.asking.Unlock()
+	if _, _, due = v.look(kid); due { // nobody asked meanwhile
+		v.fetch(ctx)
+	}
+	found, issuer, _ = v.look(kid)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	now := time.Now()
-	found := v.find(kid)
-	old := v.fetched.IsZero() || now.Sub(v.fetched) > v.cfg.Refresh
-	if (found == nil || old) && (v.tried.IsZero() || now.Sub(v.tried) >= v.cfg.MinInterval) {
-		v.fetch(ctx)
-		v.tried = time.Now()
-		found = v.find(kid)
-	}
 	switch {
 	case found != nil:
-		return found, v.issuer, nil // also when the newest question failed: the keys were good before
+		return found, issuer, nil // also when the newest question failed: the keys were good before
 	case v.fetched.IsZero():
 		return nil, "", status.Errorf(codes.Unavailable, "evenkeel: tokens cannot be verified yet: %v", v.err)
 	}
 	return nil, "", fmt.Errorf("signed with key %.100q, which is none of the cluster's", kid)
 }
 
+// look returns what is known of a key, and whether the API server is to be asked.
+func (v *TokenVerifier) look(kid string) (found *jose.JSONWebKey, issuer string, due bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	found = v.find(kid)
+	old := v.fetched.IsZero() || now.Sub(v.fetched) > v.cfg.Refresh
+	due = (found == nil || old) && (v.tried.IsZero() || now.Sub(v.tried) >= v.cfg.MinInterval)
+	return found, v.issuer, due
+}
+
+// find needs mu. What it returns is never written: keys are replaced as a whole.
 func (v *TokenVerifier) find(kid string) *jose.JSONWebKey {
 	i := slices.IndexFunc(v.keys.Keys, func(k jose.JSONWebKey) bool { return k.KeyID == kid && k.IsPublic() })
 	if kid == "" || i < 0 {
@@ -154,8 +180,8 @@ func (v *TokenVerifier) find(kid string) *jose.JSONWebKey {
 	return &v.keys.Keys[i]
 }
 
-// fetch leaves the old keys in force when it fails. One caller's cancelled RPC
-// must not fail the others who wait, so only the timeout bounds it.
+// fetch leaves the old keys in force when it fails; asking is held. One caller's
+// cancelled RPC must not fail the others who wait, so only the timeout bounds it.
 func (v *TokenVerifier) fetch(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.FetchTimeout)
 	defer cancel()
@@ -166,7 +192,9 @@ func (v *TokenVerifier) fetch(ctx context.Context) {
 			err = errors.New("no keys in the JWKS")
 		}
 	}
-	v.err = err
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.tried, v.err = time.Now(), err
 	if err != nil {
 		v.cfg.Logger.Warn("cannot fetch the keys of service-account tokens", "error", err, "have", len(v.keys.Keys))
 		return
@@ -176,14 +204,20 @@ func (v *TokenVerifier) fetch(ctx context.Context) {
 
 // Warm fetches the keys if there are none, so that the first sidecar need not wait.
 func (v *TokenVerifier) Warm(ctx context.Context) error {
+	v.asking.Lock()
+	defer v.asking.Unlock()
+	if v.had() {
+		return nil
+	}
+	v.fetch(ctx)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.fetched.IsZero() {
-		v.fetch(ctx)
-		v.tried = time.Now()
-	}
-	if v.fetched.IsZero() {
-		return v.err
-	}
-	return nil
+	return v.err
+}
+
+// had reports whether there ever were keys.
+func (v *TokenVerifier) had() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.fetched.IsZero()
 }

@@ -176,6 +176,50 @@ func TestTokenKeysChange(t *testing.T) {
 	}
 }
 
+// hangingKeys serves the issuer's keys once and then hangs, as an API server does that is overloaded.
+type hangingKeys struct {
+	*issuer
+	hangs chan struct{} // one for each question that hangs
+}
+
+func (h hangingKeys) TokenKeys(ctx context.Context) (string, []byte, error) {
+	if h.fetches.Load() == 0 {
+		return h.issuer.TokenKeys(ctx)
+	}
+	h.hangs <- struct{}{}
+	<-ctx.Done()
+	return "", nil, ctx.Err()
+}
+
+// Sidecars whose key is known do not wait for a question that hangs.
+func TestTokenKeysHang(t *testing.T) {
+	i := newIssuer(t, "k1")
+	h := hangingKeys{i, make(chan struct{}, 8)}
+	const hang = time.Second
+	v := i.verifier(func(c *TokenConfig) {
+		c.Keys, c.Refresh, c.MinInterval, c.FetchTimeout = h, time.Nanosecond, time.Nanosecond, hang
+	})
+	if err := v.Warm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	known := i.sign("k1", i.keys["k1"], i.claims("web-1"))
+	asker := make(chan error, 1)
+	go func() { _, err := v.Authenticate(t.Context(), known); asker <- err }()
+	<-h.hangs
+	begin := time.Now()
+	for range 100 {
+		if _, err := v.Authenticate(t.Context(), known); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := time.Since(begin); d > hang*3/4 {
+		t.Errorf("100 known tokens took %s while a question hung", d)
+	}
+	if err := <-asker; err != nil {
+		t.Errorf("the one who asked: %v; the keys were good before", err)
+	}
+}
+
 // Before the keys were had once, the sidecar is not to blame: it tries again.
 func TestTokenKeysNeverHad(t *testing.T) {
 	i := newIssuer(t, "k1")
@@ -248,4 +292,18 @@ func TestStreamWaitsForItsPod(t *testing.T) {
 	})
 	w.apply(pod("web-1", "uid-web-1"))
 	c.wantEndpoints(pricing, ready(1, 4)...) // the API server's node counts, not the client's
+}
+
+// A watch that is far behind has the Pod as it was made, before it was scheduled.
+func TestStreamOfAPodSeenBeforeItWasScheduled(t *testing.T) {
+	i := newIssuer(t, "k1")
+	w := newWorld(t, func(c *Config) { c.Authenticator = i.verifier(nil) })
+	local := service("pricing", "10.96.0.4")
+	local.Service.LocalOnly = true
+	unscheduled := pod("web-1", "uid-web-1")
+	unscheduled.Pod.Node = ""
+	w.synced(local, slice("pricing", 1, 2, 3, 4), unscheduled)
+	c := connect(t, w.lis, xds.Node{Namespace: "shop", Pod: "web-1", Node: "node2"}, i.sign("k1", i.keys["k1"], i.claims("web-1")))
+	c.subscribe(xds.EndpointType, xds.EndpointCollection(pricing))
+	c.wantEndpoints(pricing, ready(2)...)
 }

@@ -14,6 +14,13 @@ import (
 // it at nearly the same time; few are under way at once.
 const keepTransitions = 512
 
+// keepBytes bounds it too: a new subscriber's first list of 5,000 endpoints is more
+// than a megabyte, and a rollout makes another one with each pod.
+const keepBytes = 64 << 20
+
+// memberBytes is about what a member costs in a Set that is held by nothing else.
+const memberBytes = 40
+
 // transitions encodes the way from one set of endpoints to another, once for all
 // streams that go it: thousands of sidecars that have the same and are to have
 // the same are sent the same bytes.
@@ -24,6 +31,7 @@ type transitions struct {
 	mu    sync.Mutex
 	known map[step]*transition
 	order []step // oldest first
+	bytes int    // of known
 }
 
 // step is a way. From nothing to something is the answer to a subscription and
@@ -44,6 +52,7 @@ const (
 type transition struct {
 	once   sync.Once
 	frames []*frame
+	bytes  int // guarded by transitions.mu; 0 until encoded
 }
 
 func newTransitions(limit int) *transitions {
@@ -57,16 +66,48 @@ func (t *transitions) of(st step) []*frame {
 		tr = &transition{}
 		t.known[st] = tr
 		t.order = append(t.order, st)
-		if len(t.order) > keepTransitions {
-			delete(t.known, t.order[0])
-			t.order = t.order[1:]
-		}
+		t.evict()
 	}
 	t.mu.Unlock()
 	// Outside of the lock: one stream encodes, those who go the same way wait
 	// for it, the others do not.
-	tr.once.Do(func() { tr.frames = t.encode(st) })
+	tr.once.Do(func() {
+		tr.frames = t.encode(st)
+		t.charge(st, tr)
+	})
 	return tr.frames
+}
+
+// charge accounts for a transition whose size is known now.
+func (t *transitions) charge(st step, tr *transition) {
+	n := 0
+	for _, f := range tr.frames {
+		n += len(f.wire)
+	}
+	for _, s := range []*snapshot.Set{st.from, st.to} {
+		if s != nil {
+			n += memberBytes * len(s.Members)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known[st] != tr {
+		return // evicted meanwhile
+	}
+	tr.bytes = n
+	t.bytes += n
+	t.evict()
+}
+
+// evict forgets the oldest until the bounds are kept; the newest stays in any case.
+func (t *transitions) evict() {
+	for len(t.order) > keepTransitions || t.bytes > keepBytes && len(t.order) > 1 {
+		st := t.order[0]
+		t.order[0] = step{}
+		t.order = t.order[1:]
+		t.bytes -= t.known[st].bytes
+		delete(t.known, st)
+	}
 }
 
 func (t *transitions) encode(st step) []*frame {
