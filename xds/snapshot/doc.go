@@ -37,6 +37,7 @@
 //
 //	slice                             pod                          state
 //	ready, not terminating            not being deleted            HEALTHY   (ready)
+//	not ready                         ready, not being deleted     HEALTHY   (ready)
 //	not ready                         all containers but our       UNHEALTHY (warming)
 //	                                  sidecar are ready
 //	not ready                         anything else                not sent
@@ -44,6 +45,10 @@
 //	ready or serving                  being deleted                DRAINING
 //	terminating, neither              any                          not sent
 //	any                               gone (seen and deleted)      not sent
+//
+// A ready Pod that its slice lists is ready, whatever the slice says yet: the
+// slice is the endpoint controller's copy of the Pod's condition, and in a busy
+// cluster that copy takes seconds.
 //
 // A Pod that was never seen does not count against its endpoint: the two
 // watches run at their own pace and the slice may be ahead.

@@ -113,7 +113,7 @@ func (s *Store) health(svc *Service, c *candidate) corepb.HealthStatus {
 		return corepb.HealthStatus_DRAINING
 	case terminating:
 		return corepb.HealthStatus_UNKNOWN
-	case c.ready:
+	case c.ready, pod != nil && pod.Ready:
 		return corepb.HealthStatus_HEALTHY
 	case pod != nil && pod.AppReady:
 		return corepb.HealthStatus_UNHEALTHY

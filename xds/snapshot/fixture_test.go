@@ -108,7 +108,7 @@ func slice(name, service string, ports []string, endpoints ...string) Change {
 }
 
 // pod is "name#uid", with the addresses and options app (its containers are
-// ready), term, hostnet, age=N (seconds after the epoch).
+// ready), ready, term, hostnet, age=N (seconds after the epoch).
 func pod(nameUID string, ips string, options ...string) Change {
 	name, uid, _ := strings.Cut(nameUID, "#")
 	p := &Pod{Key: key(name), UID: uid, Node: "n1"}
@@ -121,6 +121,8 @@ func pod(nameUID string, ips string, options ...string) Change {
 		switch k, v, _ := strings.Cut(o, "="); k {
 		case "app":
 			p.AppReady = true
+		case "ready":
+			p.AppReady, p.Ready = true, true
 		case "term":
 			p.Terminating = true
 		case "hostnet":

@@ -147,13 +147,15 @@ type Pod struct {
 	Terminating bool
 	// AppReady: all containers but our sidecar are ready.
 	AppReady bool
+	// Ready is the Pod's condition, which its EndpointSlices are to follow.
+	Ready bool
 	// Created decides between two Pods that show the same address.
 	Created time.Time
 }
 
 func (p *Pod) equal(o *Pod) bool {
 	return p.Key == o.Key && p.UID == o.UID && p.Node == o.Node && p.HostNetwork == o.HostNetwork &&
-		p.Terminating == o.Terminating && p.AppReady == o.AppReady && p.Created.Equal(o.Created) && slices.Equal(p.IPs, o.IPs)
+		p.Terminating == o.Terminating && p.AppReady == o.AppReady && p.Ready == o.Ready && p.Created.Equal(o.Created) && slices.Equal(p.IPs, o.IPs)
 }
 
 // Node is what is used of a Node.

@@ -93,7 +93,7 @@ func (g *generator) slice(ns string) Change {
 func (g *generator) pod(ns string) Change {
 	p := &Pod{
 		Key: ObjectKey{ns, pick(g, "p1", "p2")}, Node: pick(g, "n1", "n2"),
-		Terminating: g.IntN(4) == 0, AppReady: g.IntN(2) == 0, HostNetwork: g.IntN(6) == 0,
+		Terminating: g.IntN(4) == 0, AppReady: g.IntN(2) == 0, Ready: g.IntN(3) == 0, HostNetwork: g.IntN(6) == 0,
 	}
 	if old := g.inputs[fmt.Sprint(KindPod, p.Key)].Pod; old != nil && g.IntN(3) > 0 {
 		p.UID = old.UID

@@ -6,6 +6,7 @@ package watch
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -250,6 +251,7 @@ func convertPod(o *corev1.Pod) (snapshot.Change, problems) {
 		HostNetwork: o.Spec.HostNetwork,
 		Terminating: o.DeletionTimestamp != nil,
 		AppReady:    appReady(o),
+		Ready:       podReady(o),
 		Created:     o.CreationTimestamp.Time,
 	}
 	texts := make([]string, 0, 2)
@@ -269,6 +271,11 @@ func convertPod(o *corev1.Pod) (snapshot.Change, problems) {
 	}
 	c.Pod = p
 	return c, ps
+}
+
+func podReady(o *corev1.Pod) bool {
+	i := slices.IndexFunc(o.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+	return i >= 0 && o.Status.Conditions[i].Status == corev1.ConditionTrue
 }
 
 // appReady reports whether the Pod would be ready but for our sidecar: what the

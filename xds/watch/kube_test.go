@@ -235,3 +235,21 @@ func TestConvertPodReadiness(t *testing.T) {
 		}
 	}
 }
+
+func TestConvertPodReadyCondition(t *testing.T) {
+	for name, tt := range map[string]struct {
+		conditions []corev1.PodCondition
+		want       bool
+	}{
+		"none":          {nil, false},
+		"another":       {[]corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}, false},
+		"not ready":     {[]corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}, false},
+		"not known":     {[]corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionUnknown}}, false},
+		"ready, behind": {[]corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue}}, true},
+	} {
+		c, _ := convertPod(&corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: tt.conditions}})
+		if c.Pod.Ready != tt.want {
+			t.Errorf("%s: %v, want %v", name, c.Pod.Ready, tt.want)
+		}
+	}
+}
