@@ -59,15 +59,26 @@ func testMain(m *testing.M) int {
 }
 
 // remains lists what sandboxes leave on a machine when they leave something: cgroups, temporary files, and processes of our binary.
+// What belongs to other sandboxes on this machine, as those of tests of other packages, is left out.
 func remains() map[string]bool {
 	found := map[string]bool{}
-	for _, pattern := range []string{
-		"/sys/fs/cgroup/evenkeel-sandbox-*", "/sys/fs/cgroup/unified/evenkeel-sandbox-*",
-		filepath.Join(os.TempDir(), "evenkeel-sandbox-*"), filepath.Join(os.TempDir(), "evenkeel-demo-*"), filepath.Join(os.TempDir(), "evenkeel-*.log"),
-	} {
-		paths, _ := filepath.Glob(pattern)
+	living := map[string]bool{}
+	for _, parent := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		paths, _ := filepath.Glob(filepath.Join(parent, "evenkeel-sandbox-*"))
 		for _, path := range paths {
+			if foreign(path) {
+				living[filepath.Base(path)] = true
+				continue
+			}
 			found[path] = true
+		}
+	}
+	for _, pattern := range []string{"evenkeel-sandbox-*", "evenkeel-*.log"} {
+		paths, _ := filepath.Glob(filepath.Join(os.TempDir(), pattern))
+		for _, path := range paths {
+			if !living[filepath.Base(path)] {
+				found[path] = true
+			}
 		}
 	}
 	exes, _ := filepath.Glob("/proc/[0-9]*/exe")
@@ -78,6 +89,19 @@ func remains() map[string]bool {
 		}
 	}
 	return found
+}
+
+// foreign tells whether the scope with this cgroup belongs to a janitor that is not of our binary.
+func foreign(cgroup string) bool {
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, line := range lines {
+		argv, _ := os.ReadFile(line)
+		if strings.Contains(string(argv), "internal-janitor\x00"+cgroup+"\x00") {
+			exe, _ := os.Readlink(filepath.Join(filepath.Dir(line), "exe"))
+			return exe != binary
+		}
+	}
+	return false
 }
 
 func newRemains(before map[string]bool) []string {

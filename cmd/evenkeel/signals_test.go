@@ -172,6 +172,19 @@ func onTerminal(t *testing.T, argv ...string) (*process, *terminal) {
 	return p, term
 }
 
+// foreground is the process group that Ctrl-C goes to.
+func (term *terminal) foreground(t *testing.T) (group int) {
+	t.Helper()
+	conn, err := term.master.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ctlErr := conn.Control(func(fd uintptr) { group, err = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP) }); ctlErr != nil || err != nil {
+		t.Fatal(ctlErr, err)
+	}
+	return group
+}
+
 func (p *process) count(text string) int { return strings.Count(p.stdout.String(), text) }
 
 func TestTerminal(t *testing.T) {
@@ -205,7 +218,7 @@ fg; echo ended $?`, binary, manifests(t), counter)
 	p.says("up")
 	term.typing(t, "\x1a") // Ctrl-Z
 	p.says("stopped 148")
-	p.eventually("fg has put it back", func() bool { return p.count("sandbox -f") >= 1 })
+	p.eventually("fg has given it the terminal", func() bool { return term.foreground(t) != p.cmd.Process.Pid })
 	term.typing(t, "\x03")
 	p.eventually("INT", func() bool { return p.count("INT\r\n") == 1 })
 	term.typing(t, "\x1c") // Ctrl-\, which the command does not catch

@@ -64,18 +64,13 @@ func (c *client) say(ctx context.Context) (string, error) {
 
 // play plays the incident once.
 func (d *Demo) play(ctx context.Context, m mesh) (outcome *Outcome, err error) {
-	dir, err := os.MkdirTemp("", "evenkeel-demo-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
 	scope, err := sandbox.NewScope(sandbox.ScopeConfig{Logger: d.Logger, Log: d.Log})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, scope.Close()) }()
 	w := &world{
-		plan: d.Plan, logger: d.Logger, scope: scope, zero: time.Now(), dir: dir,
+		plan: d.Plan, logger: d.Logger, scope: scope, zero: time.Now(), dir: scope.Dir(),
 		progress: func(format string, args ...any) { d.progress("%s: %s", m, fmt.Sprintf(format, args...)) },
 		readyAt:  make([]time.Duration, d.Plan.Servers),
 	}

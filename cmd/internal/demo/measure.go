@@ -110,19 +110,22 @@ func (a arrivals) count(i int, from, to time.Duration) int {
 	return last - first
 }
 
-// fairShare returns how long after ready the window begins from which on server i had its fair share in every window until
-// end. It is false when the last window still lacked it.
+// fairShare returns how long after ready server i had its fair share for good: in every window from then until end, and not before
+// its first RPC. It is false when the last window still lacked it.
 func (a arrivals) fairShare(i int, ready, end time.Duration) (time.Duration, bool) {
-	for from := end - fairWindow; from >= ready; from -= windowStep {
-		if a.fair(i, from) {
-			continue
-		}
-		if from+windowStep > end-fairWindow {
-			return 0, false
-		}
-		return from + windowStep - ready, true
+	last := end - fairWindow
+	if last < ready || !a.fair(i, last) {
+		return 0, false
 	}
-	return 0, end-fairWindow >= ready
+	from := last
+	for from-windowStep >= ready && a.fair(i, from-windowStep) {
+		from -= windowStep
+	}
+	if from-windowStep < ready {
+		from = ready // the steps need not meet it
+	}
+	first := a[i][sort.Search(len(a[i]), func(k int) bool { return a[i][k] >= ready })]
+	return max(from, first) - ready, true
 }
 
 // fair tells whether server i had its fair share in the window that begins at from.

@@ -42,6 +42,7 @@ func TestSpread(t *testing.T) {
 func TestFairShare(t *testing.T) {
 	const ready, end = 2 * time.Second, 8 * time.Second
 	atOnce := even(200, end, 0, ready)
+	soon := even(200, end, 0, ready+40*time.Millisecond)
 	slow := even(200, end, 0, ready+1500*time.Millisecond)
 	never := even(200, end, 0, end)
 	lapse := even(200, end, 0, ready)
@@ -64,8 +65,9 @@ func TestFairShare(t *testing.T) {
 		min, max time.Duration
 	}{
 		{"from the first moment", atOnce, true, 0, 0},
-		// A window that starts 1/3 s early still holds 2/3 of the mean's share: 80 % of the mean is met from some 1.2 s on.
-		{"after 1.5 s", slow, true, 1100 * time.Millisecond, 1500 * time.Millisecond},
+		// The RPCs begin after 1.5 s; but 80 % of the mean has a window that begins a third of a second before. Not before the first RPC.
+		{"from 40 ms on: at its first RPC", soon, true, 40 * time.Millisecond, 40 * time.Millisecond},
+		{"after 1.5 s", slow, true, 1500 * time.Millisecond, 1500 * time.Millisecond},
 		{"never", never, false, 0, 0},
 		{"a lapse later on counts: for good", lapse, true, 3500 * time.Millisecond, 4 * time.Second},
 		{"the last 100 ms lack nothing that matters", atEnd, true, 0, 0},

@@ -19,7 +19,7 @@
 //   - controlplane.go, pod.go, redirect.go: Evenkeel's parts.
 //   - command.go, enter.go: CMD: terminal, signals, exit status, mount namespace.
 //   - hosts.go: the Services' DNS names for CMD.
-//   - report.go: what the sidecar saw.
+//   - report.go, tally.go: what the sidecar saw.
 //
 // # Ends
 //

@@ -73,7 +73,7 @@ func followManifests(ctx context.Context, cfg Config, hosts string) (*manifests,
 		cancel()
 		return nil, fmt.Errorf("follow the files in %s: %w", cfg.Dir, failed)
 	case <-ctx.Done():
-		m.stop()
+		cancel() // without waiting: a file system that hangs must not keep the user
 		return nil, context.Cause(ctx)
 	}
 	if err := complaints.switchTo(cfg.Notices); err != nil {

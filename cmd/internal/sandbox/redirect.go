@@ -28,12 +28,12 @@ func attachRedirect(ctx context.Context, cgroup string, listener uint16, outboun
 }
 
 // connections reads the redirect's counters.
-func connections(ctx context.Context, cgroup string) (Connections, error) {
+func connections(ctx context.Context, cgroup string) (*Connections, error) {
 	status, err := redirect.Query(ctx, cgroup)
 	if err != nil {
-		return Connections{}, fmt.Errorf("read the redirect's counters: %w", err)
+		return nil, fmt.Errorf("read the redirect's counters: %w", err)
 	}
-	return Connections{Redirected: status.Redirected, Direct: status.Direct}, nil
+	return &Connections{Redirected: status.Redirected, Direct: status.Direct}, nil
 }
 
 // proveRedirect is run by the process that becomes CMD: that programs are attached proves nothing, that they answer in

@@ -117,36 +117,13 @@ func plural(n uint64, what string) string {
 
 func seconds(s float64) string { return strconv.FormatFloat(s, 'f', 1, 64) + " s" }
 
-// fill takes what the sidecar and the redirect have counted into the report.
-func (p *Pod) fill(ctx context.Context, report *Report) error {
-	report.Services, report.Other = []ServiceReport{}, []EndpointReport{}
-	if p.cfg.Redirect == RedirectEBPF {
-		counted, err := connections(ctx, p.cgroup)
-		if err != nil {
-			return err
-		}
-		report.Connections = &counted
-	}
+// snapshot asks the sidecar what it knows and does.
+func (p *Pod) snapshot(ctx context.Context) (*sidecar.Snapshot, error) {
 	var snap sidecar.Snapshot
 	if err := p.get(ctx, "/debug/endpoints", &snap); err != nil {
-		return err
+		return nil, err
 	}
-	for _, svc := range snap.Services {
-		service := ServiceReport{Service: svc.Name, Endpoints: []EndpointReport{}}
-		for _, ep := range svc.Endpoints {
-			service.RPCs += ep.Picked
-			service.Endpoints = append(service.Endpoints, endpointReport(ep))
-		}
-		report.Services = append(report.Services, service)
-	}
-	for _, ep := range snap.Direct {
-		report.Other = append(report.Other, endpointReport(ep))
-	}
-	return nil
-}
-
-func endpointReport(ep sidecar.EndpointSnapshot) EndpointReport {
-	return EndpointReport{Address: ep.Addr.String(), Pod: ep.Pod, State: ep.State, RPCs: ep.Picked, Statuses: ep.RPCs}
+	return &snap, nil
 }
 
 // get reads a JSON document from the sidecar's debug port.

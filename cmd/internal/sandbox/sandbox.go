@@ -141,8 +141,18 @@ func (r *run) wait(ctx context.Context, signals *signals) *Report {
 	}()
 	controlPlane, sidecar := r.controlPlane.process.done, r.pod.sidecar.done
 	troubled := false
+	var counted tally
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
 		select {
+		case <-look.C:
+			// A worker that is being replaced answers the next time.
+			brief, cancel := context.WithTimeout(ctx, lookEvery/4)
+			if snap, err := r.pod.snapshot(brief); err == nil {
+				counted.add(snap)
+			}
+			cancel()
 		case sig := <-signals.ch:
 			go r.scope.passOn(sig.(syscall.Signal), r.cmd.Process)
 		case <-controlPlane:
@@ -152,23 +162,37 @@ func (r *run) wait(ctx context.Context, signals *signals) *Report {
 			sidecar, troubled = nil, true
 			fmt.Fprintf(r.cfg.Notices, "evenkeel: %s; new connections are direct\n", r.pod.sidecar.ended())
 		case <-ended:
-			report := r.report(ctx)
+			report := r.report(ctx, &counted)
 			report.Troubled = report.Troubled || troubled
 			return report
 		}
 	}
 }
 
-func (r *run) report(ctx context.Context) *Report {
+// lookEvery is how often the sidecar's counters are read while the command runs: what a worker has counted since the last time is
+// lost when it is killed.
+const lookEvery = time.Second
+
+func (r *run) report(ctx context.Context, counted *tally) *Report {
 	report := &Report{
 		Command:    r.cfg.Command.Argv,
 		ExitStatus: exitStatus(r.cmd.ProcessState),
 		Seconds:    time.Since(r.began).Seconds(),
 		Redirect:   r.cfg.Redirect.String(),
 	}
-	if err := r.pod.fill(ctx, report); err != nil {
+	snap, err := r.pod.snapshot(ctx)
+	if err == nil {
+		counted.add(snap)
+	}
+	counted.report(report)
+	if r.cfg.Redirect == RedirectEBPF {
+		var connectionsErr error
+		report.Connections, connectionsErr = connections(ctx, r.pod.cgroup)
+		err = errors.Join(err, connectionsErr)
+	}
+	if err != nil {
 		report.Troubled = true
-		fmt.Fprintf(r.cfg.Notices, "evenkeel: the report lacks what the sidecar counted: %s\n", err)
+		fmt.Fprintf(r.cfg.Notices, "evenkeel: the report is not complete: %s\n", err)
 	}
 	return report
 }

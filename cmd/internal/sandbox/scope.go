@@ -126,6 +126,9 @@ func (s *Scope) makeCgroup() error {
 	return fmt.Errorf("make a cgroup below %s: each one was removed at once by something else", parent)
 }
 
+// Dir is the scope's private directory, for files that are to go with it.
+func (s *Scope) Dir() string { return s.dir }
+
 // Close kills every process in the scope, removes its directories, and waits until that is done. It goes the same way as the
 // death of this process: it lets go of the lifeline and the janitor does the work.
 func (s *Scope) Close() error {
