@@ -207,8 +207,12 @@ func (f *Files) names() ([]string, error) {
 
 func (f *Files) statOf(name string) (fileStat, error) {
 	info, err := os.Stat(filepath.Join(f.cfg.Dir, name))
-	if err != nil {
+	switch {
+	case err != nil:
 		return fileStat{}, err
+	case !info.Mode().IsRegular():
+		// Reading a named pipe would wait for a writer, perhaps for ever.
+		return fileStat{}, fmt.Errorf("not a regular file (%s)", info.Mode().Type())
 	}
 	return fileStat{info}, nil
 }

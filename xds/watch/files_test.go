@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -287,6 +288,21 @@ func TestFilesMalformed(t *testing.T) {
 	f.wantServices("a=10.0.0.7 b=10.0.0.8 c=10.0.0.9")
 	f.write("bad.yaml", serviceYAML("z", "10.0.0.30"))
 	f.wantServices("a=10.0.0.7 b=10.0.0.8 c=10.0.0.9 z=10.0.0.30")
+}
+
+// A pipe has no content until somebody writes it: the reader must not wait for that.
+func TestFilesNotRegular(t *testing.T) {
+	f := newFolder(t, nil, map[string]string{"a.yaml": serviceYAML("a", "10.0.0.1")})
+	if err := syscall.Mkfifo(f.path("pipe.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/null", f.path("null.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	f.wantLog("pipe.yaml", "not a regular file")
+	f.wantLog("null.yaml", "not a regular file")
+	f.write("b.yaml", serviceYAML("b", "10.0.0.2"))
+	f.wantServices("a=10.0.0.1 b=10.0.0.2")
 }
 
 func TestFilesDefinedTwice(t *testing.T) {
