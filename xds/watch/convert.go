@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"evenkeel.dev/xds"
 	"evenkeel.dev/xds/snapshot"
@@ -69,6 +70,8 @@ func convertService(o *corev1.Service) (snapshot.Change, problems) {
 		svc.ExternalName = strings.ToLower(strings.TrimSuffix(o.Spec.ExternalName, "."))
 		if svc.ExternalName == "" {
 			ps.add("spec.externalName", "required for type ExternalName")
+		} else if msgs := validation.IsDNS1123Subdomain(svc.ExternalName); len(msgs) > 0 {
+			ps.add("spec.externalName", "%.100q: %s", svc.ExternalName, msgs[0])
 		}
 	case o.Spec.ClusterIP == corev1.ClusterIPNone:
 		svc.Headless = true
@@ -85,7 +88,12 @@ func convertService(o *corev1.Service) (snapshot.Change, problems) {
 		svc.PreferIPv6 = svc.ClusterIPs[0].Is6()
 	}
 	for i, p := range o.Spec.Ports {
-		if p.Protocol != corev1.ProtocolTCP && p.Protocol != "" {
+		switch p.Protocol {
+		case corev1.ProtocolTCP, "":
+		case corev1.ProtocolUDP, corev1.ProtocolSCTP:
+			continue
+		default:
+			ps.add(fmt.Sprintf("spec.ports[%d].protocol", i), "%.50q is not a protocol (TCP, UDP, SCTP)", p.Protocol)
 			continue
 		}
 		port, ok := portNumber(p.Port)
@@ -228,6 +236,12 @@ func convertEndpoint(o *discoveryv1.EndpointSlice, i int, ps *problems) (snapsho
 		Hostname:    stringOr(e.Hostname),
 		Node:        stringOr(e.NodeName),
 		Zone:        stringOr(e.Zone),
+	}
+	if ep.Hostname != "" {
+		if msgs := validation.IsDNS1123Label(ep.Hostname); len(msgs) > 0 {
+			ps.add(fmt.Sprintf("endpoints[%d].hostname", i), "%.100q: %s", ep.Hostname, msgs[0])
+			ep.Hostname = ""
+		}
 	}
 	if t := e.TargetRef; t != nil && (t.Kind == "Pod" || t.Kind == "") {
 		if t.Namespace == "" || t.Namespace == o.Namespace {

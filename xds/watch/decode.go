@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
 	"evenkeel.dev/xds/snapshot"
@@ -158,7 +159,7 @@ func decodeObject(file, kind string, n *yaml.Node, obj metav1.Object) (document,
 	fail := func(line int, field, text string) *FieldError {
 		object := kind
 		if name != "" {
-			object += " " + name
+			object += " " + printable(name)
 		}
 		return &FieldError{File: file, Line: line, Object: object, Field: field, Text: text}
 	}
@@ -188,6 +189,7 @@ func decodeObject(file, kind string, n *yaml.Node, obj metav1.Object) (document,
 		obj.SetNamespace(metav1.NamespaceDefault)
 	}
 	change, ps := convert(obj)
+	ps = append(badNames(kind, obj), ps...)
 	d := document{change: change, line: n.Line}
 	for _, p := range ps {
 		e := fail(lineOf(n, p.field), p.field, p.text)
@@ -198,6 +200,33 @@ func decodeObject(file, kind string, n *yaml.Node, obj metav1.Object) (document,
 		}
 	}
 	return d, errors.Join(errs...)
+}
+
+// printable keeps a name that is not one from breaking the line it is shown in.
+func printable(name string) string {
+	if quoted := fmt.Sprintf("%.100q", name); quoted != `"`+name+`"` {
+		return quoted
+	}
+	return name
+}
+
+// badNames judges an object's name and namespace as the API server would. Its objects need no such look, but those of a file do:
+// the names go into resource names and into the hosts file of a sandbox, where a line break would make a line.
+func badNames(kind string, obj metav1.Object) problems {
+	var ps problems
+	valid := validation.IsDNS1123Subdomain
+	if kind == "Service" {
+		valid = validation.IsDNS1123Label
+	}
+	if msgs := valid(obj.GetName()); len(msgs) > 0 {
+		ps.add("metadata.name", "%.100q: %s", obj.GetName(), msgs[0])
+	}
+	if ns := obj.GetNamespace(); ns != "" {
+		if msgs := validation.IsDNS1123Label(ns); len(msgs) > 0 {
+			ps.add("metadata.namespace", "%.100q: %s", ns, msgs[0])
+		}
+	}
+	return ps
 }
 
 // jsonError finds the field in the decoder's error and its line in the file.

@@ -51,6 +51,22 @@ func TestDecodeErrors(t *testing.T) {
 			[]string{"f.yaml:5: Service a: spec.ports: object where []v1.ServicePort belongs"},
 		},
 		"no name": {"apiVersion: v1\nkind: Service\nmetadata:\n  namespace: x\n", []string{"f.yaml:3: Service: metadata.name: required"}},
+		"names that are not names": {
+			"apiVersion: v1\nkind: Service\nmetadata:\n  name: \"a\\n192.0.2.1 example.com\"\n  namespace: a.b\nspec: {clusterIP: 10.0.0.1}\n",
+			[]string{
+				`f.yaml:4: Service "a\n192.0.2.1 example.com": metadata.name: "a\n192.0.2.1 example.com": a lowercase RFC 1123 label must`,
+				`f.yaml:5: Service "a\n192.0.2.1 example.com": metadata.namespace: "a.b": `,
+			},
+		},
+		"a host name with a line break": {
+			"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, labels: {kubernetes.io/service-name: a}}\n" +
+				"addressType: IPv4\nendpoints:\n- addresses: [10.0.0.1]\n  hostname: \"a\\nb\"\n",
+			[]string{`f.yaml:7: EndpointSlice s: endpoints[0].hostname: "a\nb": `},
+		},
+		"an external name with a path, and an unknown protocol": {
+			"apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  type: ExternalName\n  externalName: http://a/\n  ports:\n  - port: 1\n    protocol: ICMP\n",
+			[]string{`f.yaml:6: Service a: spec.externalName: "http://a/": `, `f.yaml:9: Service a: spec.ports[0].protocol: "ICMP" is not a protocol`},
+		},
 		"several in one object, and another object's": {
 			`apiVersion: v1
 kind: Service
