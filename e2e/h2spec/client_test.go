@@ -176,6 +176,6 @@ func clientMain(sidecar, url string) int {
 		return 1
 	}
 	defer resp.Body.Close()
-	io.Copy(io.Discard, resp.Body)
+	_, _ = io.Copy(io.Discard, resp.Body)
 	return 0
 }

@@ -87,9 +87,9 @@ func start(t *testing.T, path string, args ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		kill := time.AfterFunc(5*time.Second, func() { cmd.Process.Kill() })
-		cmd.Wait()
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		kill := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait()
 		kill.Stop()
 	})
 }

@@ -84,7 +84,7 @@ func goClient() client {
 
 func TestInterop(t *testing.T) {
 	manifests := t.TempDir()
-	servers := []int{startServer(t), startServer(t), startServer(t)}
+	servers := []int{startServer(t, goServer), startServer(t, goServer), startServer(t, goServer)}
 	if err := errors.Join(
 		service(manifests, several, "10.96.50.1", servers),
 		service(manifests, single, "10.96.50.2", servers[:1]),

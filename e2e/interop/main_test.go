@@ -12,12 +12,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"evenkeel.dev/e2e/internal/toolcache"
 )
 
 // programs are what the tests run.
 var programs struct {
 	evenkeel string
 	goPrograms
+	languages map[string]language
 }
 
 // insideEnv marks the process that is in the tests' own network namespace.
@@ -38,12 +41,16 @@ func testMain(m *testing.M) int {
 	if err != nil {
 		return fail("build grpc-go's interop programs", err)
 	}
+	languages, err := installLanguages()
+	if err != nil {
+		return fail("install the other languages' gRPC", err)
+	}
 	if os.Getenv(insideEnv) == "" {
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fail("make a network namespace", err)
 		}
-		if err := output(exec.Command("ip", "link", "set", "lo", "up")); err != nil {
+		if err := toolcache.Run(exec.Command("ip", "link", "set", "lo", "up")); err != nil {
 			return fail("bring up loopback", err)
 		}
 		return fail("execute", syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), insideEnv+"=1")))
@@ -53,7 +60,7 @@ func testMain(m *testing.M) int {
 		return fail("make a directory", err)
 	}
 	defer os.RemoveAll(dir)
-	programs.goPrograms = goInterop
+	programs.goPrograms, programs.languages = goInterop, languages
 	if programs.evenkeel, err = buildEvenkeel(dir); err != nil {
 		return fail("build evenkeel", err)
 	}

@@ -16,8 +16,11 @@ import (
 	"time"
 )
 
+// goServer is the command line of grpc-go's interop server.
+func goServer(port int) []string { return []string{programs.server, "-port=" + strconv.Itoa(port)} }
+
 // startServer starts an interop server and returns its port. It ends with the test.
-func startServer(t *testing.T) int {
+func startServer(t *testing.T, command func(port int) []string) int {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -25,7 +28,8 @@ func startServer(t *testing.T) int {
 	}
 	port := ln.Addr().(*net.TCPAddr).Port
 	ln.Close()
-	cmd := exec.Command(programs.server, "-port="+strconv.Itoa(port))
+	args := command(port)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -35,14 +39,14 @@ func startServer(t *testing.T) int {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if err == nil {
 			conn.Close()
 			return port
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the interop server does not listen:", err)
+			t.Fatalf("%v does not listen: %v", args, err)
 		}
 	}
 }

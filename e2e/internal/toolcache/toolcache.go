@@ -130,8 +130,7 @@ func Exists(path string) bool {
 // Run runs cmd; its output is in the error.
 func Run(cmd *exec.Cmd) error {
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
 		return fmt.Errorf("%v in %q: %w\n%s", cmd.Args, cmd.Dir, err, out)
 	}
 	return err

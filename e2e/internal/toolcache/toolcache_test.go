@@ -17,8 +17,7 @@ func TestInstall(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", cache)
 	broken := errors.New("registry is away")
 	if _, err := Install("tool-1", func(dir string) error {
-		os.WriteFile(filepath.Join(dir, "half"), nil, 0o644)
-		return broken
+		return errors.Join(broken, os.WriteFile(filepath.Join(dir, "half"), nil, 0o644))
 	}); !errors.Is(err, broken) {
 		t.Fatalf("Install = %v, want the installer's error", err)
 	}

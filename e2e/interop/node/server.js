@@ -57,7 +57,8 @@ server.addService(testing.TestService.service, {
     // A cancelled call ends its requests by an error: there is nobody to answer any more.
     call.on('error', () => {});
     try {
-      for await (const request of call) {
+      // Reading to the end must not destroy the stream: the answer's end is still to be written.
+      for await (const request of call.iterator({destroyOnReturn: false})) {
         const err = status(request, trailing);
         if (err) return call.emit('error', err);
         await respond(call, request);
