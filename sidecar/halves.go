@@ -54,6 +54,8 @@ func (d *downHalf) DataSent(st *h2.Stream, n int) {
 	r := d.r
 	if r.up != nil {
 		r.up.Consumed(n)
+	} else {
+		r.taken(n)
 	}
 	if r.resetLater && st.Queued() == 0 {
 		r.flushLater()
@@ -65,6 +67,7 @@ func (d *downHalf) Closed(_ *h2.Stream, end h2.StreamEnd) {
 	r := d.r
 	now := r.s.loop.Now()
 	r.down = nil
+	r.taken(r.untaken)
 	r.unwait()
 	if !r.done {
 		// Also when the app's connection has gone: it wants the answer no more.
@@ -141,7 +144,7 @@ func (r *relay) responded(last []hpack.HeaderField) {
 
 // Closed implements h2.StreamHandler. It is the one place that decides what the
 // end of the upstream stream means for the app.
-func (u *upHalf) Closed(_ *h2.Stream, end h2.StreamEnd) {
+func (u *upHalf) Closed(st *h2.Stream, end h2.StreamEnd) {
 	r := u.r
 	now := r.s.loop.Now()
 	r.up = nil
@@ -170,6 +173,7 @@ func (u *upHalf) Closed(_ *h2.Stream, end h2.StreamEnd) {
 		r.release(now)
 		r.fail(now, c, msg)
 	}
+	r.keepUntaken(st)
 	r.free()
 }
 

@@ -66,6 +66,10 @@ type relay struct {
 	respBegun bool // its header section was passed on (1xx is none)
 	respEnd   bool
 	respMsgs  framing
+	// What the app has yet to take of a response whose stream has closed, and
+	// the session which it came on.
+	untaken     int
+	untakenFrom *h2.Session
 
 	// Waiting.
 	list       *waitList
@@ -196,6 +200,23 @@ func (r *relay) release(now time.Time) {
 		r.t.flights--
 	}
 	r.ep, r.t = nil, nil
+}
+
+// keepUntaken has the closed upstream stream's bytes count as held until the app takes them.
+func (r *relay) keepUntaken(up *h2.Stream) {
+	if r.down == nil || r.down.Queued() == 0 {
+		return
+	}
+	r.untaken, r.untakenFrom = r.down.Queued(), up.Session()
+	r.untakenFrom.Keep(r.untaken)
+}
+
+// taken: the app took n bytes.
+func (r *relay) taken(n int) {
+	if n = min(n, r.untaken); n > 0 {
+		r.untaken -= n
+		r.untakenFrom.Release(n)
+	}
 }
 
 // free recycles the relay once both sides have closed.

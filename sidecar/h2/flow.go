@@ -42,6 +42,18 @@ func (s *Session) hold(n int32) {
 	s.pool.held += int64(n)
 }
 
+// Keep counts bytes as held that came on a stream which has closed since: the
+// message is complete, but its other side has yet to take them. Release undoes it.
+func (s *Session) Keep(n int) { s.hold(int32(n)) }
+
+// Release gives back what Keep counted; also after the session's end.
+func (s *Session) Release(n int) {
+	s.hold(int32(-n))
+	if s.connOwed > 0 {
+		s.updateConnWindow()
+	}
+}
+
 // Consumed gives n delivered bytes back to the stream's window, once they went
 // out on the other side.
 func (st *Stream) Consumed(n int) {

@@ -113,6 +113,9 @@ type Stream struct {
 // ID returns the stream's id; 0 for one of Open's that has not written its headers.
 func (st *Stream) ID() uint32 { return st.id }
 
+// Session is the one that the stream is on; valid until the end of Closed.
+func (st *Stream) Session() *Session { return st.s }
+
 // SetHandler sets who hears of the stream.
 func (st *Stream) SetHandler(h StreamHandler) { st.h = h }
 
