@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
 	"os"
 	"time"
 )
@@ -29,31 +28,6 @@ type Plan struct {
 func DefaultPlan() Plan {
 	return Plan{Clients: 8, Rate: 125, Servers: 6, Early: 2, Before: 2 * time.Second, After: 8 * time.Second}
 }
-
-// mesh says whether a run has Evenkeel.
-type mesh uint8
-
-const (
-	without mesh = iota
-	with
-)
-
-func (m mesh) String() string {
-	if m == with {
-		return "with Evenkeel"
-	}
-	return "without Evenkeel"
-}
-
-// clusterIP is the Service's address; servers are at 10.244.1.1 and up. Inside the demo's network namespace nothing else is there.
-var clusterIP = netip.MustParseAddrPort("10.96.0.10:50051")
-
-func serverAddr(i int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)}), clusterIP.Port())
-}
-
-// target is what the clients dial, the Service's ordinary name.
-const target = "pricing.shop:50051"
 
 // Format is how the result is written.
 type Format uint8

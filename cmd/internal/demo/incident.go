@@ -23,6 +23,31 @@ import (
 	"evenkeel.dev/cmd/internal/sandbox"
 )
 
+// mesh says whether a run has Evenkeel.
+type mesh uint8
+
+const (
+	without mesh = iota
+	with
+)
+
+func (m mesh) String() string {
+	if m == with {
+		return "with Evenkeel"
+	}
+	return "without Evenkeel"
+}
+
+// clusterIP is the Service's address; servers are at 10.244.1.1 and up. Inside the demo's network namespace nothing else is there.
+var clusterIP = netip.MustParseAddrPort("10.96.0.10:50051")
+
+func serverAddr(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, byte(i + 1)}), clusterIP.Port())
+}
+
+// target is what the clients dial, the Service's ordinary name.
+const target = "pricing.shop:50051"
+
 // clientTimeout bounds the start and the end of the clients: some hundred milliseconds, unless the machine is very busy.
 const clientTimeout = 20 * time.Second
 

@@ -4,6 +4,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"evenkeel.dev/xds"
 )
 
 // Config configures Run.
@@ -47,6 +50,10 @@ func (e *Interrupted) Error() string { return "interrupted by " + signalName(e.S
 // Run runs the command and returns the report, with the command's exit status in it. An error is Evenkeel's own: the
 // command did not run. Nothing is left behind either way.
 func Run(ctx context.Context, cfg Config) (report *Report, err error) {
+	cfg.Namespace = cmp.Or(cfg.Namespace, "default")
+	if len(cfg.OutboundPorts) == 0 {
+		cfg.OutboundPorts = []uint16{xds.DefaultOutboundPort}
+	}
 	signals := catchSignals()
 	defer signals.stop()
 	setup, abandon := context.WithCancelCause(ctx)
