@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"evenkeel.dev/cmd/internal/sandbox"
 	"evenkeel.dev/xds"
@@ -167,6 +168,9 @@ func (f *sandboxFlags) config(args []string) (cfg sandbox.Config, format string,
 	} else if !info.IsDir() {
 		errs = append(errs, fmt.Errorf("-f: %s is not a directory", f.dir))
 	}
+	if msgs := validation.IsDNS1123Label(f.namespace); len(msgs) > 0 {
+		errs = append(errs, fmt.Errorf("-n: %q is not a namespace: %s", f.namespace, msgs[0]))
+	}
 	switch f.redirect {
 	case "ebpf":
 		if os.Geteuid() != 0 {
@@ -186,6 +190,9 @@ func (f *sandboxFlags) config(args []string) (cfg sandbox.Config, format string,
 		if !slices.Contains(cfg.OutboundPorts, uint16(port)) {
 			cfg.OutboundPorts = append(cfg.OutboundPorts, uint16(port))
 		}
+	}
+	if len(f.outboundPorts) == 0 {
+		errs = append(errs, errors.New("--outbound-ports: no port is given"))
 	}
 	switch format = f.output; {
 	case format == "" && f.report != "":
