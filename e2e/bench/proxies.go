@@ -184,7 +184,7 @@ func (p *proxy) wait(ctx context.Context) error {
 func (s proxySet) stop() {
 	for _, p := range s {
 		for _, cmd := range slices.Backward(p.cmds) {
-			cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // ended already is fine
+			cmd.Process.Signal(syscall.SIGTERM)                                  //nolint:errcheck // ended already is fine
 			kill := time.AfterFunc(3*time.Second, func() { cmd.Process.Kill() }) //nolint:errcheck // ended already is fine
 			cmd.Wait()                                                           //nolint:errcheck // its exit status says nothing here
 			kill.Stop()
