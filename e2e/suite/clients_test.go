@@ -139,3 +139,13 @@ func wantSpread(t *testing.T, who string, got seen, servers []cluster.Pod) {
 		t.Logf("%s: spread %.2f %% over %d servers", who, 100*cv, len(servers))
 	}
 }
+
+// wantShares is for servers that do not cost the same: each has half of the mean.
+func wantShares(t *testing.T, who string, got seen, servers []cluster.Pod) {
+	t.Helper()
+	for _, p := range servers {
+		if n := got.ByServer[p.Name]; n*int64(len(servers))*2 < got.Succeeded {
+			t.Errorf("%s: %s got %d of %d RPCs, want at least half of the mean: %v", who, p.Name, n, got.Succeeded, got.ByServer)
+		}
+	}
+}
