@@ -49,7 +49,7 @@ func serverAddr(i int) netip.AddrPort {
 const target = "pricing.shop:50051"
 
 // clientTimeout bounds the start and the end of the clients: some hundred milliseconds, unless the machine is very busy.
-const clientTimeout = 20 * time.Second
+const clientTimeout = 30 * time.Second
 
 // world is one run of the incident: the service, its clients, and what stands between them.
 type world struct {
