@@ -160,7 +160,7 @@ func (c *client) end() (ok int, failure string, report sandbox.Report) {
 	if status := c.wait(); status != 0 {
 		c.t.Errorf("exit status %d", status)
 	}
-	said := strings.TrimSpace(c.process.stdout.String())
+	said := strings.TrimSpace(c.stdout.String())
 	if _, err := fmt.Sscanf(said, "ok %d,", &ok); err != nil || ok == 0 {
 		c.t.Errorf("the client says %q", said)
 	}

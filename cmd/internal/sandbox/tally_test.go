@@ -32,14 +32,30 @@ func TestTally(t *testing.T) {
 		want  []EndpointReport
 		total uint64
 	}{
-		{"counters grow", []*sidecar.Snapshot{snapshotOf(endpoint(a, 5, 4)), snapshotOf(endpoint(b, 7, 7), endpoint(a, 9, 9))},
-			[]EndpointReport{report(a, "ready", 9, 9), report(b, "ready", 7, 7)}, 16},
-		{"an endpoint goes", []*sidecar.Snapshot{snapshotOf(endpoint(a, 5, 4), endpoint(b, 7, 7)), snapshotOf(endpoint(b, 8, 8))},
-			[]EndpointReport{report(a, "gone", 5, 4), report(b, "ready", 8, 8)}, 13},
-		{"another worker counts from zero", []*sidecar.Snapshot{snapshotOf(endpoint(a, 5, 4)), snapshotOf(endpoint(a, 2, 2)), snapshotOf(endpoint(a, 3, 3))},
-			[]EndpointReport{report(a, "ready", 8, 7)}, 8},
-		{"an endpoint goes, and comes back", []*sidecar.Snapshot{snapshotOf(endpoint(a, 5, 5)), snapshotOf(), snapshotOf(endpoint(a, 1, 1))},
-			[]EndpointReport{report(a, "ready", 6, 6)}, 6},
+		{
+			"counters grow",
+			[]*sidecar.Snapshot{snapshotOf(endpoint(a, 5, 4)), snapshotOf(endpoint(b, 7, 7), endpoint(a, 9, 9))},
+			[]EndpointReport{report(a, "ready", 9, 9), report(b, "ready", 7, 7)},
+			16,
+		},
+		{
+			"an endpoint goes",
+			[]*sidecar.Snapshot{snapshotOf(endpoint(a, 5, 4), endpoint(b, 7, 7)), snapshotOf(endpoint(b, 8, 8))},
+			[]EndpointReport{report(a, "gone", 5, 4), report(b, "ready", 8, 8)},
+			13,
+		},
+		{
+			"another worker counts from zero",
+			[]*sidecar.Snapshot{snapshotOf(endpoint(a, 5, 4)), snapshotOf(endpoint(a, 2, 2)), snapshotOf(endpoint(a, 3, 3))},
+			[]EndpointReport{report(a, "ready", 8, 7)},
+			8,
+		},
+		{
+			"an endpoint goes, and comes back",
+			[]*sidecar.Snapshot{snapshotOf(endpoint(a, 5, 5)), snapshotOf(), snapshotOf(endpoint(a, 1, 1))},
+			[]EndpointReport{report(a, "ready", 6, 6)},
+			6,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var sum tally
