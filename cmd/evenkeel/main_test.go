@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -30,7 +31,18 @@ func TestMain(m *testing.M) {
 	os.Exit(testMain(m))
 }
 
+// heedSignals undoes nohup and a shell's "&", which make their child ignore
+// signals, and so everything that it starts.
+func heedSignals() {
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s) // handled, not ignored: the default in a child
+		}
+	}
+}
+
 func testMain(m *testing.M) int {
+	heedSignals()
 	dir, err := os.MkdirTemp("", "evenkeel-cli-test-")
 	if err == nil {
 		err = os.Chmod(dir, 0o755)

@@ -221,13 +221,7 @@ func (s sim) roundRobinFloor() float64 {
 
 // seedsFor keeps the statistics about as good in every row: the root mean
 // square of a spread over k degrees of freedom is off by 1/sqrt(2k).
-func (s sim) seedsFor(t testing.TB) int {
-	rows := 80
-	if testing.Short() {
-		rows = 40
-	}
-	return max(3, rows/(s.endpoints-1))
-}
+func (s sim) seedsFor() int { return max(3, 80/(s.endpoints-1)) }
 
 func TestSpreadIsNearTheFloor(t *testing.T) {
 	for _, clients := range []int{1, 8, 50, 200} {
@@ -245,7 +239,7 @@ func TestSpreadIsNearTheFloor(t *testing.T) {
 						LeastRequest: s.multinomialFloor(), RoundRobin: s.roundRobinFloor(),
 					} {
 						s.policy = policy
-						if got := s.meanSpread(t, s.seedsFor(t)); got > 1.2*floor {
+						if got := s.meanSpread(t, s.seedsFor()); got > 1.2*floor {
 							t.Errorf("%s: spread %.4f is above 1.2 × the floor %.4f", s, got, floor)
 						}
 					}
