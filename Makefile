@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  = -s -w -X evenkeel.dev/cmd/internal/run.Version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build generate fmt lint test test-quick fuzz bench demo e2e cluster cluster-down images chart
+.PHONY: help build generate fmt lint test test-quick fuzz bench demo e2e cluster cluster-down images
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,3 @@ cluster-down: ## end it; leaves nothing behind
 
 images: ## write the OCI archives of the daemons into bin/images
 	@.ci/step images
-
-chart: ## package the Helm chart into bin/
-	@.ci/step chart
