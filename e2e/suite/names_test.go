@@ -24,8 +24,8 @@ func testHeadless(t *testing.T, s *suite) {
 	for _, app := range []string{"go", "python"} {
 		c := s.client(t, shop, app)
 		for _, target := range []string{"catalog:50051", "catalog.shop.svc.cluster.local:50051"} {
-			got := c.run(t, "n=3000&concurrency=2&target="+target)
-			wantAll(t, app+" to "+target, got, 3000)
+			got := c.run(t, "n=6000&concurrency=2&target="+target)
+			wantAll(t, app+" to "+target, got, 6000)
 			wantSpread(t, app+" to "+target, got, servers)
 			if got.Connects != 1 {
 				t.Errorf("%s to %s: %d connections, want 1", app, target, got.Connects)
