@@ -235,11 +235,15 @@ func (h *harness) testPrograms(t *testing.T) {
 			t.Errorf("%s: 200 RPCs on one channel: got %+v, want 200 successes on 1 server over 1 connection", app, pinned)
 		}
 		// 24 connections to one of two servers at random: all to the same in
-		// 1 of 8 million runs.
-		spread := h.run(t, base+"/run?n=48&channels=24")
-		if spread.Failed != 0 || len(spread.ByServer) != 2 {
-			t.Errorf("%s: 48 RPCs on 24 channels: got %+v, want successes on 2 servers", app, spread)
-		}
+		// 1 of 8 million runs, once kube-proxy knows both.
+		var spread snapshot
+		h.eventually(t, app+": 48 RPCs on 24 channels reach 2 servers", func() error {
+			spread = h.run(t, base+"/run?n=48&channels=24")
+			if spread.Failed != 0 || len(spread.ByServer) != 2 {
+				return fmt.Errorf("got %+v", spread)
+			}
+			return nil
+		})
 		// The load may have begun before kube-proxy knew the Service, and the
 		// channel is in backoff for a second then: count from when it works.
 		h.eventually(t, app+": constant load", func() error {
