@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -38,8 +39,8 @@ const (
 	single  = "interop-single"
 )
 
-// cases are all that need no credentials, in the order of grpc-go's interop_test.sh.
-var cases = []testCase{
+// commonCases are those that every language's client knows, in the order of grpc-go's interop_test.sh.
+var commonCases = []testCase{
 	{name: "empty_unary", rpcs: 1},
 	{name: "large_unary", rpcs: 1},
 	{name: "client_streaming", rpcs: 1},
@@ -54,6 +55,10 @@ var cases = []testCase{
 	{name: "custom_metadata", rpcs: 2},
 	{name: "unimplemented_method", rpcs: 1},
 	{name: "unimplemented_service", rpcs: 1},
+}
+
+// cases are all of grpc-go's that need no credentials.
+var cases = append(slices.Clone(commonCases), []testCase{
 	{name: "orca_per_rpc", rpcs: 1},
 	{name: "orca_oob", rpcs: 2, service: single},
 	{name: "rpc_soak", rpcs: 200, spread: true, args: []string{
@@ -62,7 +67,7 @@ var cases = []testCase{
 	{name: "channel_soak", rpcs: 60, spread: true, args: []string{
 		"-soak_iterations=60", "-soak_num_threads=2", "-soak_overall_timeout_seconds=50", "-soak_per_iteration_max_acceptable_latency_ms=10000",
 	}},
-}
+}...)
 
 // A client is the interop client of one language.
 type client struct {

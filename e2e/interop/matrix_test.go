@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,25 +32,10 @@ func languageCases(l language) []testCase {
 		return args
 	}
 	channels := max(*soak/20, 1)
-	all := []testCase{
-		{name: "empty_unary", rpcs: 1},
-		{name: "large_unary", rpcs: 1},
-		{name: "client_streaming", rpcs: 1},
-		{name: "server_streaming", rpcs: 1},
-		{name: "ping_pong", rpcs: 1},
-		{name: "empty_stream", rpcs: 1},
-		{name: "timeout_on_sleeping_server"},
-		{name: "cancel_after_begin"},
-		{name: "cancel_after_first_response", rpcs: 1},
-		{name: "status_code_and_message", rpcs: 2},
-		{name: "special_status_message", rpcs: 1},
-		{name: "custom_metadata", rpcs: 2},
-		{name: "unimplemented_method", rpcs: 1},
-		{name: "unimplemented_service", rpcs: 1},
+	return append(slices.Clone(commonCases), []testCase{
 		{name: "rpc_soak", rpcs: uint64(*soak), args: soakArgs(*soak)},
 		{name: "channel_soak", rpcs: uint64(channels), args: soakArgs(channels)},
-	}
-	return all
+	}...)
 }
 
 // javaServerCases need what of these servers only grpc-java's does: it compresses, and takes messages of 10 MiB. noprobe leaves out
