@@ -14,4 +14,4 @@
 // and goes on with the others.
 package api
 
-//go:generate sh -c "d=${DOLLAR}(mktemp -d) && go build -o ${DOLLAR}d/ google.golang.org/protobuf/cmd/protoc-gen-go && PATH=${DOLLAR}d:${DOLLAR}PATH protoc --go_out=. --go_opt=paths=source_relative destination.proto; s=${DOLLAR}?; rm -r ${DOLLAR}d; exit ${DOLLAR}s"
+//go:generate sh -c "d=${DOLLAR}(mktemp -d) && go build -o ${DOLLAR}d/ google.golang.org/protobuf/cmd/protoc-gen-go && PATH=${DOLLAR}d:${DOLLAR}PATH protoc --go_out=. --go_opt=paths=source_relative destination.proto rollout.proto; s=${DOLLAR}?; rm -r ${DOLLAR}d; exit ${DOLLAR}s"
