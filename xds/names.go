@@ -3,6 +3,8 @@
 
 package xds
 
+import "time"
+
 // Resource types.
 const (
 	// DestinationType is the type URL of evenkeel.v1.Destination (package xds/api).
@@ -24,6 +26,26 @@ const (
 // DefaultOutboundPort is the destination port that is redirected, and the one
 // that a host name without a port means, unless configured.
 const DefaultOutboundPort = 50051
+
+// Times that both sides of the Rollout service (package xds/api) keep to.
+const (
+	// Lease is how long a sidecar that says nothing is still waited for, and how
+	// long a silent replica's word counts.
+	Lease = 5 * time.Second
+	// ReportInterval is how often each side says something at least.
+	ReportInterval = 2 * time.Second
+	// Settle is how long a replica that has just started claims nothing: a lease,
+	// and the longest pause between a sidecar's attempts to reconnect.
+	Settle = Lease + 5*time.Second
+)
+
+// The preStop hook: GET PathHold on PortPod with HeaderHold, and the container's
+// name in the query.
+const (
+	PathHold       = "/hold"
+	HeaderHold     = "Evenkeel-Hold"
+	QueryContainer = "container"
+)
 
 // Authentication: "authorization: Bearer <token>", a projected service-account
 // token for TokenAudience. On a unix socket neither TLS nor a token is used.
@@ -53,11 +75,12 @@ const (
 )
 
 // EndpointMetadata is the filter name of LbEndpoint.metadata.filter_metadata
-// under which an endpoint's pod ("namespace/name"), node and zone are found,
-// each only when known.
+// under which an endpoint's pod ("namespace/name"), the pod's UID, node and zone
+// are found, each only when known.
 const (
 	EndpointMetadata = "evenkeel.dev"
 	EndpointPod      = "pod"
+	EndpointUID      = "uid"
 	EndpointNode     = "node"
 	EndpointZone     = "zone"
 )

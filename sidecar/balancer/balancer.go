@@ -114,7 +114,7 @@ func (b *Balancer) upsert(s *EndpointSpec) *Endpoint {
 	}
 	// Another pod at the same address owes nothing for what its predecessor
 	// failed at.
-	if e.spec.Pod != s.Pod {
+	if e.spec.Pod != s.Pod || e.spec.UID != s.UID {
 		e.failing = false
 	}
 	b.states[e.spec.State]--

@@ -66,6 +66,7 @@ type EndpointSpec struct {
 	Addr  netip.AddrPort
 	State State
 	Pod   string // "namespace/name"; empty when the endpoint is no pod
+	UID   string // of the pod: another pod may come to have the same name and address
 	Node  string
 	Zone  string
 	// Weight of the endpoint relative to the others. Zero means 1.
