@@ -120,7 +120,7 @@ func testKilledSidecar(t *testing.T, s *suite) {
 	if n, err := s.directConnections(t.Context(), c.pod); err != nil || n < 1 {
 		t.Errorf("direct connections: %v, %v, want the one of the load's channel", n, err)
 	}
-	got = c.run(t, "n=3000&concurrency=2")
+	got = c.run(t, "n=3000&concurrency=6&delay_ms=3")
 	wantAll(t, "new connection after the sidecar is back", got, 3000)
 	// The load's direct connection weighs on one of them.
 	wantShares(t, "new connection after the sidecar is back", got, servers)
@@ -229,7 +229,7 @@ func testServiceMadeAndDeleted(t *testing.T, s *suite) {
 		return nil
 	})
 	s.delete(t, shop, late)
-	other := s.client(t, shop, "go").run(t, "n=3000&concurrency=2")
+	other := s.client(t, shop, "go").run(t, "n=3000&concurrency=6&delay_ms=3")
 	wantAll(t, "another Service while one is deleted", other, 3000)
 	wantSpread(t, "another Service while one is deleted", other, servers)
 }

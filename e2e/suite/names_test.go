@@ -24,7 +24,7 @@ func testHeadless(t *testing.T, s *suite) {
 	for _, app := range []string{"go", "python"} {
 		c := s.client(t, shop, app)
 		for _, target := range []string{"catalog:50051", "catalog.shop.svc.cluster.local:50051"} {
-			got := c.run(t, "n=6000&concurrency=2&target="+target)
+			got := c.run(t, "n=6000&concurrency=6&delay_ms=3&target="+target)
 			wantAll(t, app+" to "+target, got, 6000)
 			wantSpread(t, app+" to "+target, got, servers)
 			if got.Connects != 1 {
