@@ -4,11 +4,13 @@
 package suite
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func readProc(pid int, file string) (string, error) {
@@ -77,6 +79,15 @@ func testPassThrough(t *testing.T, s *suite) {
 	s.apply(t, shop, manifest)
 	secure, web := s.pods(t, shop, "secure", 1)[0], s.pods(t, shop, "web", 1)[0]
 	c := s.client(t, shop, "go")
+	// What is relayed as bytes goes to the ClusterIP, and so waits for kube-proxy.
+	for _, query := range []string{"n=1&target=secure:50051&tls=true", "n=1&target=web:50051&protocol=http1"} {
+		eventually(t, 20*time.Second, "kube-proxy knows the server of "+query, func() error {
+			if got := c.run(t, query); got.Succeeded != 1 {
+				return fmt.Errorf("%+v", got.Errors)
+			}
+			return nil
+		})
+	}
 	got := c.run(t, "n=100&concurrency=4&kind=mix&target=secure:50051&tls=true")
 	wantAll(t, "gRPC over TLS", got, 100)
 	if got.ByServer[secure.Name] != 100 {
