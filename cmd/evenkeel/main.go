@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright Authors of Evenkeel
 
-// Command evenkeel is the user's tool: it runs any command under Evenkeel on one machine (sandbox), and shows what Evenkeel
-// is for (demo).
+// Command evenkeel is the user's tool: it runs any command under Evenkeel on one machine (sandbox), shows what Evenkeel
+// is for (demo), and looks at rollouts in a cluster (rollout status).
 package main
 
 import (
@@ -72,7 +72,7 @@ with no change to the application.`,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	root.AddCommand(newSandbox(), newDemo(), newDemoInside(), newVersion())
+	root.AddCommand(newSandbox(), newDemo(), newDemoInside(), newRollout(), newVersion())
 	return root
 }
 
