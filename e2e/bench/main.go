@@ -85,6 +85,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	results := map[[2]string][]sample{}
 	for r := range *rounds {
+		if !tty { // a line per round is enough for a file
+			fmt.Fprintf(os.Stderr, "round %d of %d\n", r+1, *rounds)
+		}
 		for _, s := range selected {
 			for _, p := range proxies {
 				progress(fmt.Sprintf("round %d/%d  %-12s %-10s", r+1, *rounds, s.name, p.name))
