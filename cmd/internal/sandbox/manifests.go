@@ -126,6 +126,13 @@ func overwrite(path string, text []byte) error {
 	return errors.Join(err, f.Truncate(int64(len(text))), f.Close())
 }
 
+// empty: no file has a Service.
+func (m *manifests) empty() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.services) == 0
+}
+
 // notRedirected lists the ports of Services that are not among the outbound ports.
 func (m *manifests) notRedirected(outbound []uint16) []string {
 	m.mu.Lock()

@@ -4,6 +4,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Redirect says how the connections of the programs in a Pod reach its sidecar.
@@ -50,6 +52,18 @@ type PodConfig struct {
 	Hosts string
 	// LogLevel is the sidecar's: debug, info, warn or error. Zero: info.
 	LogLevel string
+	// UID is the pod's, as the manifests have it. "": one of its own.
+	UID string
+	// Holds are those of a pod that serves; the caller plays the kubelet. Nil: nothing is held.
+	Holds *Holds
+}
+
+// Holds configures what the sidecar of a pod that serves holds back.
+type Holds struct {
+	// Secret is what the preStop hook must show. Required.
+	Secret string
+	// DrainMin is the least that a drain takes: for clients that have no sidecar. Zero: none.
+	DrainMin time.Duration
 }
 
 // Pod is what a pod is in a cluster, as far as Evenkeel is concerned: a cgroup with the redirect on it, and in it a sidecar and the
@@ -104,7 +118,7 @@ func (s *Scope) startPod(ctx context.Context, cfg PodConfig, attempt int) (*Pod,
 			return nil, err
 		}
 	}
-	if p.sidecar, err = s.startComponent("sidecar", sidecarGroup, p.sidecarArgs()...); err != nil {
+	if p.sidecar, err = s.startComponent("sidecar", sidecarGroup, p.env(), p.sidecarArgs()...); err != nil {
 		return nil, err
 	}
 	if err := s.await(ctx, p.sidecar, p.ready); err != nil {
@@ -115,7 +129,7 @@ func (s *Scope) startPod(ctx context.Context, cfg PodConfig, attempt int) (*Pod,
 
 func (p *Pod) sidecarArgs() []string {
 	local := func(port uint16) string { return "127.0.0.1:" + strconv.Itoa(int(port)) }
-	return []string{
+	args := []string{
 		SidecarCommand, "run",
 		"--listen-port=" + strconv.Itoa(int(p.ports.outbound)),
 		"--pod-listen=" + local(p.ports.pod),
@@ -127,7 +141,21 @@ func (p *Pod) sidecarArgs() []string {
 		"--outbound-ports=" + joinPorts(p.cfg.OutboundPorts),
 		"--log-format=text",
 		"--log-level=" + logLevel(p.cfg.LogLevel),
+		// Pods without a UID of their own must not be taken for one another.
+		"--pod-uid=" + cmp.Or(p.cfg.UID, p.cfg.Namespace+"/"+p.cfg.Name),
 	}
+	if h := p.cfg.Holds; h != nil {
+		args = append(args, "--drain-min="+h.DrainMin.String())
+	}
+	return args
+}
+
+// env is the sidecar's, besides what it inherits.
+func (p *Pod) env() []string {
+	if h := p.cfg.Holds; h != nil {
+		return []string{"EVENKEEL_HOLD_SECRET=" + h.Secret}
+	}
+	return nil
 }
 
 // ready asks as the postStart hook does: the answer comes when the sidecar listens and the control plane has answered it.

@@ -36,9 +36,12 @@ type component struct {
 }
 
 // startComponent starts this binary again as name in a cgroup of the scope, apart from the terminal: it is in a session of its
-// own, so that Ctrl-C, Ctrl-Z and a hang-up are CMD's alone, and it dies with the sandbox.
-func (s *Scope) startComponent(name, cgroup string, args ...string) (*component, error) {
+// own, so that Ctrl-C, Ctrl-Z and a hang-up are CMD's alone, and it dies with the sandbox. env is added to what it inherits.
+func (s *Scope) startComponent(name, cgroup string, env []string, args ...string) (*component, error) {
 	cmd := self(args...)
+	if len(env) > 0 {
+		cmd.Env = append(os.Environ(), env...)
+	}
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	s.logger.Debug("start", "process", name, "args", strings.Join(args, " "))

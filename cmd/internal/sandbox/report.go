@@ -9,7 +9,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -102,8 +104,22 @@ func writeEndpoints(b *strings.Builder, endpoints []EndpointReport) {
 	}
 	for _, ep := range endpoints {
 		line := fmt.Sprintf("    %-24s %-9s %10d  %5.1f %%  %s", ep.Address, ep.State, ep.RPCs, percent(ep.RPCs, total), ep.Pod)
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		b.WriteString(strings.TrimRight(line, " ") + failures(ep.Statuses) + "\n")
 	}
+}
+
+// failures names what did not end well.
+func failures(statuses map[string]uint64) string {
+	var named []string
+	for _, status := range slices.Sorted(maps.Keys(statuses)) {
+		if status != "OK" {
+			named = append(named, strconv.FormatUint(statuses[status], 10)+" "+status)
+		}
+	}
+	if len(named) == 0 {
+		return ""
+	}
+	return "  failed: " + strings.Join(named, ", ")
 }
 
 func percent(n, of uint64) float64 { return 100 * float64(n) / float64(max(of, 1)) }

@@ -107,6 +107,9 @@ func (r *run) start(ctx context.Context) (err error) {
 	if r.manifests, err = followManifests(ctx, r.cfg, hosts); err != nil {
 		return err
 	}
+	if r.manifests.empty() {
+		fmt.Fprintf(r.cfg.Notices, "evenkeel: no Service in the files (*.yaml, *.yml) of %s: nothing is balanced until there is one\n", r.cfg.Dir)
+	}
 	if left := r.manifests.notRedirected(r.cfg.OutboundPorts); r.cfg.Redirect == RedirectEBPF && len(left) > 0 {
 		fmt.Fprintf(r.cfg.Notices, "evenkeel: not redirected, for want of --outbound-ports: %s\n", strings.Join(left, ", "))
 	}

@@ -75,7 +75,7 @@ func TestTally(t *testing.T) {
 func TestReportText(t *testing.T) {
 	var sum tally
 	snap := snapshotOf(endpoint("10.0.0.1:1", 1, 1), endpoint("10.0.0.2:1", 3, 3))
-	snap.Direct = []sidecar.EndpointSnapshot{{Addr: netip.MustParseAddrPort("[fd00::9]:50051"), Picked: 2}}
+	snap.Direct = []sidecar.EndpointSnapshot{{Addr: netip.MustParseAddrPort("[fd00::9]:50051"), Picked: 2, RPCs: map[string]uint64{"OK": 0, "UNAVAILABLE": 1, "CANCELLED": 1}}}
 	sum.add(snap)
 	report := Report{Redirect: "ebpf", Seconds: 1.26, Connections: &Connections{Redirected: 2, Direct: 1}}
 	sum.report(&report)
@@ -88,7 +88,7 @@ func TestReportText(t *testing.T) {
     10.0.0.1:1               ready              1   25.0 %  shop/p
     10.0.0.2:1               ready              3   75.0 %  shop/p
   not a known Service: relayed to where the command meant
-    [fd00::9]:50051                             2  100.0 %
+    [fd00::9]:50051                             2  100.0 %  failed: 1 CANCELLED, 1 UNAVAILABLE
   1 connection went past the sidecar, while it was away
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
