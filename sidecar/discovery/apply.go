@@ -33,6 +33,8 @@ func (s *state) apply(res *discoveryv3.DeltaDiscoveryResponse) error {
 		for _, name := range res.GetRemovedResources() {
 			if d, ok := s.byName[name]; ok {
 				s.unknown(d)
+			} else {
+				s.answered(name)
 			}
 		}
 	case xds.EndpointType:
@@ -53,6 +55,9 @@ func (s *state) apply(res *discoveryv3.DeltaDiscoveryResponse) error {
 func (s *state) applyDestination(r *discoveryv3.Resource) error {
 	d, ok := s.byName[r.GetName()]
 	if !ok {
+		if s.answered(r.GetName()) {
+			return nil
+		}
 		// Unsubscribed while the answer was on its way, or not ours at all.
 		// Either way nobody waits for it; a malformed name is still said.
 		_, err := xds.ParseDestinationName(r.GetName())
@@ -75,7 +80,7 @@ func (s *state) applyEndpoint(r *discoveryv3.Resource) error {
 		return err
 	}
 	svc, ok := s.services[name.Service.String()]
-	if !ok {
+	if !ok || svc.barrier != "" {
 		return nil // unsubscribed meanwhile
 	}
 	if name.Collection() {
@@ -97,7 +102,7 @@ func (s *state) applyRemoved(resource string) error {
 	}
 	svc, ok := s.services[name.Service.String()]
 	switch {
-	case !ok:
+	case !ok, svc.barrier != "":
 	case name.Collection():
 		s.deleted(svc)
 	default:

@@ -14,13 +14,16 @@ import (
 
 	"evenkeel.dev/sidecar/router"
 	"evenkeel.dev/xds"
+	"evenkeel.dev/xds/api"
 )
 
-// Client keeps one stream to the control plane and follows what it says.
+// Client keeps one stream to the control plane and follows what it says, and
+// one to each of its replicas, to report.
 type Client struct {
-	cfg   Config
-	node  *corev3.Node
-	stats stats
+	cfg    Config
+	node   *corev3.Node
+	stats  stats
+	ledger *ledger
 
 	// Any goroutine: what Resolve was asked for and Run has not seen yet.
 	mu   sync.Mutex
@@ -28,8 +31,12 @@ type Client struct {
 	wake chan struct{} // capacity 1
 
 	// Run's goroutine alone.
-	out   outbox
-	state *state
+	out     outbox
+	state   *state
+	learned learning
+	tracker tracker
+	tracks  map[string]*track // by target
+	running sync.WaitGroup    // of the tracks
 }
 
 // New checks cfg and makes a client; nothing is dialled before Run.
@@ -44,7 +51,20 @@ func New(cfg Config) (*Client, error) {
 		want: map[router.Key]struct{}{},
 		wake: make(chan struct{}, 1),
 	}
+	c.ledger = newLedger()
 	c.state = newState(cfg.Logger, cfg.Node.Namespace, &c.out)
+	c.learned = learning{
+		log: cfg.Logger, namespace: cfg.Node.Namespace, ownUID: cfg.Node.UID,
+		taken: map[string]struct{}{}, last: Learned{Complete: true},
+	}
+	c.tracks = map[string]*track{}
+	c.tracker = tracker{
+		cfg: &c.cfg, ledger: c.ledger, stats: &c.stats, heard: make(chan heard),
+		who: &api.Sidecar{
+			Namespace: cfg.Node.Namespace, Pod: cfg.Node.Pod, Uid: cfg.Node.UID,
+			Workload: cfg.Node.Workload, Node: cfg.Node.NodeName, Zone: cfg.Node.Zone,
+		},
+	}
 	if err := c.stats.register(cfg.Registerer); err != nil {
 		return nil, err
 	}
@@ -75,6 +95,12 @@ func (c *Client) Answered() bool { return c.stats.lastAnswer.Load() != 0 }
 // an error.
 func (c *Client) Run(ctx context.Context) error {
 	defer c.stats.synced.Store(false)
+	defer c.endTracks()
+	if k, ok := c.cfg.targetKey(); ok {
+		c.state.findReplicas(k, time.Now())
+	}
+	c.cfg.Learned(c.learned.last)
+	c.followReplicas(ctx)
 	sweep := time.NewTicker(min(time.Minute, c.cfg.IdleAfter))
 	defer sweep.Stop()
 	retry := time.NewTimer(0) // the first attempt: at once
@@ -92,7 +118,9 @@ func (c *Client) Run(ctx context.Context) error {
 	for {
 		send := toSend
 		if toSend != nil && request == nil {
-			request = c.out.next()
+			if request = c.out.next(); request != nil {
+				c.state.sent(request)
+			}
 		}
 		if request == nil {
 			send = nil
@@ -107,8 +135,15 @@ func (c *Client) Run(ctx context.Context) error {
 		case <-c.wake:
 			c.resolveWanted(time.Now())
 
+		case h := <-c.tracker.heard:
+			c.hear(h, time.Now())
+
+		case <-c.ledger.moved:
+			c.state.seeUse(time.Now())
+			c.flush()
+
 		case now := <-sweep.C:
-			c.state.sweep(now, c.cfg.IdleAfter, c.cfg.MaxDestinations, c.cfg.Busy)
+			c.state.sweep(now, c.cfg.IdleAfter, c.cfg.MaxDestinations, c.ledger.active)
 			c.flush()
 
 		case <-retry.C:
@@ -142,10 +177,15 @@ func (c *Client) Run(ctx context.Context) error {
 				if !c.stats.synced.Load() {
 					quiet.connected(c.cfg.Logger, c.cfg.Target, ev.response.GetControlPlane().GetIdentifier())
 				}
+				first := !c.Answered()
 				c.stats.answered(now)
+				if first {
+					c.cfg.Synced()
+				}
 				if !c.receive(ev.response) {
 					at.fail(errors.New("the control plane sends and does not read: too many answers wait"))
 				}
+				c.followReplicas(ctx)
 			}
 		}
 	}
@@ -161,7 +201,7 @@ func (c *Client) resolveWanted(now time.Time) {
 		c.state.ask(k, now)
 	}
 	if len(c.state.dests) > c.cfg.MaxDestinations {
-		c.state.sweep(now, c.cfg.IdleAfter, c.cfg.MaxDestinations, c.cfg.Busy)
+		c.state.sweep(now, c.cfg.IdleAfter, c.cfg.MaxDestinations, c.ledger.active)
 	}
 	c.flush()
 }
@@ -181,6 +221,15 @@ func (c *Client) receive(res *discoveryv3.DeltaDiscoveryResponse) bool {
 
 func (c *Client) flush() {
 	c.state.flush(c.cfg.Sink)
+	if c.state.namesDirty {
+		c.state.namesDirty = false
+		c.ledger.subscribed(c.state.names())
+	}
+	if len(c.learned.pending) > 0 {
+		if l, news := c.learned.advance(c.state, c.ledger.answered); news {
+			c.cfg.Learned(l)
+		}
+	}
 	c.stats.destinations.Store(int64(len(c.state.dests)))
 	c.stats.services.Store(int64(len(c.state.services)))
 	c.stats.endpoints.Store(int64(c.state.endpoints()))

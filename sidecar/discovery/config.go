@@ -16,6 +16,7 @@ import (
 
 	"evenkeel.dev/sidecar/balancer"
 	"evenkeel.dev/sidecar/router"
+	"evenkeel.dev/xds/api"
 )
 
 // Sink receives what the control plane said. It is called from one goroutine,
@@ -25,6 +26,9 @@ type Sink interface {
 	Routes(*router.Table)
 	// Service gives the endpoints of a service; nil: it is forgotten.
 	Service(name string, spec *balancer.Spec)
+	// Warm asks to connect to the endpoints of a service that was given, although
+	// no RPC needs them yet.
+	Warm(service string)
 }
 
 // Node says who is asking.
@@ -62,10 +66,17 @@ type Config struct {
 	// Registerer receives the metrics. Nil: none are registered.
 	Registerer prometheus.Registerer
 
-	// Busy reports whether an RPC runs on a service; it is asked, rarely, before
-	// a service that nothing was routed to is unsubscribed. Nil: never busy. It
-	// may take milliseconds, not longer.
-	Busy func(service string) bool
+	// Synced is called when the control plane has answered for the first time,
+	// from Run's goroutine. Nil: nobody wants to know.
+	Synced func()
+	// Pod is told what each replica of the control plane says of this pod; nil:
+	// the replica is lost. It is called from Run's goroutine and must not block.
+	// Nil: nobody wants to know.
+	Pod func(replica string, status *api.PodStatus)
+	// Learned is told how far the connections to learned upstreams are, when that
+	// changes, and before the Pod call whose status named them. As for Pod.
+	Learned func(Learned)
+
 	// IdleAfter is how long a destination without use stays subscribed. Zero
 	// means 30 min.
 	IdleAfter time.Duration
@@ -119,6 +130,15 @@ func (c *Config) socket() (string, bool) {
 func (c *Config) setDefaults() {
 	if c.Rand == nil {
 		c.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	if c.Synced == nil {
+		c.Synced = func() {}
+	}
+	if c.Pod == nil {
+		c.Pod = func(string, *api.PodStatus) {}
+	}
+	if c.Learned == nil {
+		c.Learned = func(Learned) {}
 	}
 	if c.IdleAfter == 0 {
 		c.IdleAfter = 30 * time.Minute

@@ -148,6 +148,7 @@ func decodeEndpoint(res *discoveryv3.Resource, want netip.AddrPort) (balancer.En
 	}
 	fields := msg.GetMetadata().GetFilterMetadata()[xds.EndpointMetadata].GetFields()
 	spec.Pod = fields[xds.EndpointPod].GetStringValue()
+	spec.UID = fields[xds.EndpointUID].GetStringValue()
 	spec.Node = fields[xds.EndpointNode].GetStringValue()
 	spec.Zone = fields[xds.EndpointZone].GetStringValue()
 	return spec, nil

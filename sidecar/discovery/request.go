@@ -70,6 +70,9 @@ func (o *outbox) change(typ, name string, subscribe bool) {
 	o.changes[typ][name] = subscribe
 }
 
+// forget takes back a change that was not sent yet.
+func (o *outbox) forget(typ, name string) { delete(o.changes[typ], name) }
+
 // ack answers a response; reject is empty for a good one.
 func (o *outbox) ack(typ, nonce, reject string) (ok bool) {
 	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typ, ResponseNonce: nonce}

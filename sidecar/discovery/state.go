@@ -6,12 +6,9 @@ package discovery
 import (
 	"cmp"
 	"log/slog"
-	"net/netip"
 	"slices"
-	"strconv"
 	"time"
 
-	"evenkeel.dev/sidecar/balancer"
 	"evenkeel.dev/sidecar/router"
 	"evenkeel.dev/xds"
 )
@@ -28,9 +25,20 @@ type state struct {
 	byName   map[string]*destination // the same, by resource name
 	services map[string]*service
 
+	// left are the collections that were unsubscribed on this stream; barriers
+	// counts the names that were made to come back to one of them.
+	left     map[string]struct{}
+	barriers int
+
+	// replicas leads to the service that the control plane itself is; nil: it is
+	// not looked for.
+	replicas *destination
+
 	// What the sink has not been told.
 	routesDirty bool
+	namesDirty  bool // which destinations the app reaches a service by
 	dirty       map[*service]struct{}
+	warm        []*service
 	gone        []string
 }
 
@@ -42,6 +50,11 @@ type destination struct {
 	usage   *router.Usage
 	used    time.Time
 
+	// hidden: we want to know it, the app has not asked. The sink hears nothing of it.
+	hidden bool
+	// learned: others of the workload use it, the app has not yet.
+	learned bool
+
 	// shown is what the table says. It lags behind next while next is a service
 	// whose endpoints are not all here: until then the old word is the better one.
 	shown, next *word
@@ -49,29 +62,9 @@ type destination struct {
 
 // word is one answer. A word that routes to a service holds it.
 type word struct {
-	dst router.Destination
-	svc *service
-}
-
-// service is the endpoints of one service.
-type service struct {
-	name   string
-	policy balancer.Policy
-	refs   int // words that hold it
-
-	members  map[netip.AddrPort]member
-	complete bool   // the first whole list has arrived
-	marker   string // version of the marker
-
-	list    []balancer.EndpointSpec // by address; shared with the last Spec, never written
-	serial  uint64
-	given   bool // the sink has it
-	changed map[netip.AddrPort]struct{}
-}
-
-type member struct {
-	spec    balancer.EndpointSpec
-	version string
+	dst    router.Destination
+	svc    *service
+	hidden bool // as the destination
 }
 
 func newState(log *slog.Logger, namespace string, out *outbox) *state {
@@ -81,14 +74,40 @@ func newState(log *slog.Logger, namespace string, out *outbox) *state {
 		byName:   map[string]*destination{},
 		services: map[string]*service{},
 		dirty:    map[*service]struct{}{},
+		left:     map[string]struct{}{},
 	}
 }
 
-// ask subscribes to a key that somebody wants to be routed.
+// ask subscribes to a key that the app wants to be routed.
 func (s *state) ask(k router.Key, now time.Time) {
+	d := s.want(k, now)
+	d.used = now
+	s.reveal(d)
+	s.useLearned(d)
+}
+
+// learn subscribes to a key that others of the workload use.
+func (s *state) learn(k router.Key, now time.Time) *destination {
+	d, known := s.dests[k]
+	if !known {
+		d = s.want(k, now)
+		d.learned = true
+	}
+	s.reveal(d)
+	return d
+}
+
+// findReplicas subscribes to the control plane's own name.
+func (s *state) findReplicas(k router.Key, now time.Time) {
+	_, known := s.dests[k]
+	s.replicas = s.want(k, now)
+	s.replicas.hidden = !known
+}
+
+// want subscribes to a key unless that was done.
+func (s *state) want(k router.Key, now time.Time) *destination {
 	if d, ok := s.dests[k]; ok {
-		d.used = now
-		return
+		return d
 	}
 	d := &destination{key: k, name: s.resourceName(k), used: now, usage: new(router.Usage)}
 	s.dests[k] = d
@@ -97,10 +116,36 @@ func (s *state) ask(k router.Key, now time.Time) {
 		s.log.Debug("destination cannot exist", "destination", k.String(), "error", err)
 		d.shown = &word{}
 		s.routesDirty = true
-		return
+		return d
 	}
 	s.byName[d.name] = d
 	s.out.change(xds.DestinationType, d.name, true)
+	return d
+}
+
+// reveal lets the sink hear of a destination that was ours alone.
+func (s *state) reveal(d *destination) {
+	if !d.hidden {
+		return
+	}
+	d.hidden = false
+	for _, w := range []*word{d.shown, d.next} {
+		if w != nil && w.hidden {
+			w.hidden = false
+			if w.svc != nil {
+				s.see(w.svc)
+			}
+		}
+	}
+	s.routesDirty = true
+}
+
+// useLearned takes that the app uses a destination.
+func (s *state) useLearned(d *destination) {
+	if d.learned {
+		d.learned = false
+		s.namesDirty = true
+	}
 }
 
 func (s *state) resourceName(k router.Key) string {
@@ -127,10 +172,10 @@ func (s *state) forget(d *destination) {
 // answer takes the control plane's word about d.
 func (s *state) answer(d *destination, a answer, version string) {
 	d.version = version
-	w := &word{dst: a.dst}
+	w := &word{dst: a.dst, hidden: d.hidden}
 	w.dst.Usage = d.usage
 	if w.dst.Kind == router.Service {
-		w.svc = s.hold(w.dst.Service)
+		s.hold(w.dst.Service, w)
 		if w.svc.policy != a.policy {
 			w.svc.policy = a.policy
 			s.dirty[w.svc] = struct{}{}
@@ -155,7 +200,7 @@ func (s *state) unknown(d *destination) {
 		return
 	}
 	s.release(d.next)
-	d.next = &word{dst: router.Destination{Usage: d.usage}}
+	d.next = &word{dst: router.Destination{Usage: d.usage}, hidden: d.hidden}
 	s.show(d)
 }
 
@@ -169,99 +214,43 @@ func (s *state) show(d *destination) {
 	}
 	s.release(d.shown)
 	d.shown, d.next = d.next, nil
-}
-
-func (s *state) hold(name string) *service {
-	svc, ok := s.services[name]
-	if !ok {
-		svc = &service{name: name, members: map[netip.AddrPort]member{}, changed: map[netip.AddrPort]struct{}{}}
-		s.services[name] = svc
-		s.out.change(xds.EndpointType, xds.EndpointCollection(name), true)
-	}
-	svc.refs++
-	return svc
-}
-
-func (s *state) release(w *word) {
-	if w == nil || w.svc == nil {
-		return
-	}
-	svc := w.svc
-	if svc.refs--; svc.refs > 0 {
-		return
-	}
-	delete(s.services, svc.name)
-	delete(s.dirty, svc)
-	s.out.change(xds.EndpointType, xds.EndpointCollection(svc.name), false)
-	if svc.given {
-		s.gone = append(s.gone, svc.name)
-	}
-}
-
-// upsert takes one member of a service.
-func (s *state) upsert(svc *service, spec balancer.EndpointSpec, version string) {
-	old, ok := svc.members[spec.Addr]
-	svc.members[spec.Addr] = member{spec: spec, version: version}
-	if !ok || old.spec != spec {
-		s.touch(svc, spec.Addr)
-	}
-}
-
-func (s *state) remove(svc *service, addr netip.AddrPort) {
-	if _, ok := svc.members[addr]; ok {
-		delete(svc.members, addr)
-		s.touch(svc, addr)
-	}
-}
-
-// whole takes the marker: the list is complete.
-func (s *state) whole(svc *service, version string) {
-	svc.marker = version
-	if svc.complete {
-		return
-	}
-	svc.complete = true
-	s.dirty[svc] = struct{}{}
-	for _, d := range s.dests {
-		if d.next != nil && d.next.svc == svc {
-			s.show(d)
+	if svc := d.shown.svc; svc != nil && d.learned {
+		svc.warm = true
+		if !svc.warmed {
+			s.warm = append(s.warm, svc)
 		}
 	}
-}
-
-// deleted takes the word that the service itself is gone. Its routes stay, to
-// an empty set: RPCs fail with a text that says so, and go on when it is back.
-func (s *state) deleted(svc *service) {
-	svc.marker = ""
-	for addr := range svc.members {
-		s.remove(svc, addr)
-	}
-	s.whole(svc, "")
-}
-
-func (s *state) touch(svc *service, addr netip.AddrPort) {
-	svc.changed[addr] = struct{}{}
-	s.dirty[svc] = struct{}{}
 }
 
 // flush tells the sink what changed, in the order that it may rely on.
 func (s *state) flush(sink Sink) {
 	for svc := range s.dirty {
+		if svc.seen == 0 {
+			delete(s.dirty, svc) // again when it is seen
+			continue
+		}
 		if svc.complete {
 			sink.Service(svc.name, svc.spec())
 			svc.given = true
 			delete(s.dirty, svc)
 		}
 	}
+	for _, svc := range s.warm {
+		if svc.given && svc.warm && !svc.warmed {
+			svc.warmed = true
+			sink.Warm(svc.name)
+		}
+	}
+	s.warm = nil
 	if s.routesDirty {
 		table := make(map[router.Key]router.Destination, len(s.dests))
 		for k, d := range s.dests {
-			if d.shown != nil {
+			if d.shown != nil && !d.hidden {
 				table[k] = d.shown.dst
 			}
 		}
 		sink.Routes(router.NewTable(table))
-		s.routesDirty = false
+		s.routesDirty, s.namesDirty = false, true
 	}
 	for _, name := range s.gone {
 		if svc, ok := s.services[name]; ok && svc.given {
@@ -272,58 +261,8 @@ func (s *state) flush(sink Sink) {
 	s.gone = nil
 }
 
-// spec describes the service now, and how that differs from the last time.
-func (svc *service) spec() *balancer.Spec {
-	spec := &balancer.Spec{Service: svc.name, Policy: svc.policy}
-	delta := &balancer.Delta{Base: svc.version()}
-	for addr := range svc.changed {
-		if m, ok := svc.members[addr]; ok {
-			delta.Upserts = append(delta.Upserts, m.spec)
-		} else {
-			delta.Removes = append(delta.Removes, addr)
-		}
-	}
-	byAddr := func(a, b balancer.EndpointSpec) int { return a.Addr.Compare(b.Addr) }
-	slices.SortFunc(delta.Upserts, byAddr)
-	slices.SortFunc(delta.Removes, netip.AddrPort.Compare)
-	if svc.given {
-		spec.Delta = delta
-	}
-	svc.list = merge(svc.list, delta)
-	spec.Endpoints = svc.list
-	svc.serial++
-	spec.Version = svc.version()
-	clear(svc.changed)
-	return spec
-}
-
-func (svc *service) version() string { return strconv.FormatUint(svc.serial, 10) }
-
-// merge applies a sorted delta to a sorted list, into a new one: the old one
-// belongs to a Spec that was given away.
-func merge(list []balancer.EndpointSpec, d *balancer.Delta) []balancer.EndpointSpec {
-	merged := make([]balancer.EndpointSpec, 0, len(list)+len(d.Upserts))
-	ups, gone := d.Upserts, d.Removes
-	for _, e := range list {
-		for len(ups) > 0 && ups[0].Addr.Compare(e.Addr) < 0 {
-			merged, ups = append(merged, ups[0]), ups[1:]
-		}
-		for len(gone) > 0 && gone[0].Compare(e.Addr) < 0 {
-			gone = gone[1:]
-		}
-		switch {
-		case len(ups) > 0 && ups[0].Addr == e.Addr:
-			merged, ups = append(merged, ups[0]), ups[1:]
-		case len(gone) > 0 && gone[0] == e.Addr:
-			gone = gone[1:]
-		default:
-			merged = append(merged, e)
-		}
-	}
-	return append(merged, ups...)
-}
-
-// held is what a new stream subscribes to, with the versions that are here.
+// held is what a new stream subscribes to, with the versions that are here. What
+// was on its way on the old one is lost, so that there is nothing to wait for.
 func (s *state) held() map[string]*subscription {
 	dests := &subscription{versions: map[string]string{}}
 	for name, d := range s.byName {
@@ -333,7 +272,13 @@ func (s *state) held() map[string]*subscription {
 		}
 	}
 	ends := &subscription{versions: map[string]string{}}
+	clear(s.left)
 	for name, svc := range s.services {
+		if svc.refs == 0 {
+			s.drop(svc)
+			continue
+		}
+		svc.barrier = ""
 		collection := xds.EndpointCollection(name)
 		ends.names = append(ends.names, collection)
 		if svc.marker != "" {
@@ -347,31 +292,23 @@ func (s *state) held() map[string]*subscription {
 }
 
 // sweep ends the subscriptions that nothing was routed by since idle ago, and
-// the least useful of those beyond limit.
-func (s *state) sweep(now time.Time, idle time.Duration, limit int, busy func(service string) bool) {
-	all := make([]*destination, 0, len(s.dests))
+// the least useful of those beyond limit. active is asked about services of which
+// a destination is to go.
+func (s *state) sweep(now time.Time, idle time.Duration, limit int, active func(service string) bool) {
+	s.seeUse(now)
+	kept := make([]*destination, 0, len(s.dests))
 	for _, d := range s.dests {
-		if d.usage.Take() {
-			d.used = now
-		}
-		all = append(all, d)
-	}
-	isBusy := func(d *destination) bool {
-		return d.shown != nil && d.shown.svc != nil && busy != nil && busy(d.shown.svc.name)
-	}
-	kept := all[:0]
-	for _, d := range all {
-		if now.Sub(d.used) < idle {
+		switch {
+		case d == s.replicas:
+		case now.Sub(d.used) < idle:
 			kept = append(kept, d)
-			continue
-		}
-		if isBusy(d) {
+		case d.shown != nil && d.shown.svc != nil && active(d.shown.svc.name):
 			d.used = now
 			kept = append(kept, d)
-			continue
+		default:
+			s.log.Info("idle destination is unsubscribed", "destination", d.key.String())
+			s.forget(d)
 		}
-		s.log.Info("idle destination is unsubscribed", "destination", d.key.String())
-		s.forget(d)
 	}
 	if len(kept) <= limit {
 		return
@@ -385,6 +322,38 @@ func (s *state) sweep(now time.Time, idle time.Duration, limit int, busy func(se
 		s.forget(d)
 	}
 	s.log.Warn("too many destinations: the least used are unsubscribed", "limit", limit, "unsubscribed", surplus)
+}
+
+// seeUse takes note of what was routed since the last time.
+func (s *state) seeUse(now time.Time) {
+	for _, d := range s.dests {
+		if d.usage.Take() {
+			d.used = now
+			s.useLearned(d)
+		}
+	}
+}
+
+// names are the resources by which the app reaches each service that the sink has.
+func (s *state) names() map[string][]string {
+	all := map[string][]string{}
+	for _, svc := range s.services {
+		if svc.given {
+			all[svc.name] = nil
+		}
+	}
+	for _, d := range s.dests {
+		if d.shown == nil || d.shown.svc == nil || d.hidden || d.learned {
+			continue
+		}
+		if svc := d.shown.svc; svc.given {
+			all[svc.name] = append(all[svc.name], d.name)
+		}
+	}
+	for _, list := range all {
+		slices.Sort(list)
+	}
+	return all
 }
 
 // worth ranks destinations by what forgetting them would cost.

@@ -91,6 +91,13 @@ func (b *bench) Service(name string, spec *balancer.Spec) {
 	}
 }
 
+func (b *bench) Warm(name string) {
+	b.calls = append(b.calls, "warm "+name)
+	if b.services[name] == nil {
+		b.t.Errorf("%s is to be warm, but was not given", name)
+	}
+}
+
 func list(specs []balancer.EndpointSpec) string {
 	var parts []string
 	for _, e := range specs {
@@ -118,6 +125,7 @@ func (b *bench) said() string {
 func (b *bench) requests() string {
 	var lines []string
 	for req := b.out.next(); req != nil; req = b.out.next() {
+		b.state.sent(req)
 		lines = append(lines, requestLine(req))
 	}
 	return strings.Join(lines, "\n")
@@ -597,8 +605,11 @@ func TestImpossibleNameIsAnsweredHere(t *testing.T) {
 func TestIdleDestinationsAreUnsubscribed(t *testing.T) {
 	b := served(t)
 	later := func(d time.Duration) time.Time { return epoch.Add(d) }
-	sweep := func(now time.Time, busy func(string) bool) {
-		b.state.sweep(now, 30*time.Minute, 100, busy)
+	sweep := func(now time.Time, active func(string) bool) {
+		if active == nil {
+			active = never
+		}
+		b.state.sweep(now, 30*time.Minute, 100, active)
 		b.state.flush(b)
 	}
 	sweep(later(29*time.Minute), nil)
@@ -644,7 +655,7 @@ func TestFloodOfNamesIsBounded(t *testing.T) {
 		b.ask(k)
 		b.mustApply(response(xds.DestinationType, nil, "name/shop/"+k.Name))
 		if len(b.state.dests) > 100 {
-			b.state.sweep(epoch, time.Hour, 100, nil)
+			b.state.sweep(epoch, time.Hour, 100, never)
 			b.state.flush(b)
 		}
 	}
@@ -697,5 +708,7 @@ func TestMergeAgainstAMap(t *testing.T) {
 		}
 	}
 }
+
+func never(string) bool { return false }
 
 func seeded() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }

@@ -22,6 +22,9 @@ type stats struct {
 	rejected    atomic.Uint64
 
 	destinations, services, endpoints atomic.Int64
+
+	replicas, tracks   atomic.Int64 // that are known; whose streams are up
+	trackEnds, reports atomic.Uint64
 }
 
 func (s *stats) answered(now time.Time) {
@@ -59,6 +62,10 @@ func (s *stats) register(r prometheus.Registerer) error {
 		}),
 		counter("disconnects_total", "Streams that ended and attempts to connect that failed.", &s.disconnects),
 		counter("rejected_responses_total", "Responses with at least one malformed resource.", &s.rejected),
+		gauge("replicas", "Replicas of the control plane that reports are sent to.", nil, func() float64 { return float64(s.replicas.Load()) }),
+		gauge("report_streams", "Replicas of the control plane that take reports now.", nil, func() float64 { return float64(s.tracks.Load()) }),
+		counter("report_stream_ends_total", "Streams of reports that ended and attempts to open one that failed.", &s.trackEnds),
+		counter("reports_sent_total", "Reports sent to replicas of the control plane, empty ones too.", &s.reports),
 		held("destination", &s.destinations),
 		held("service", &s.services),
 		held("endpoint", &s.endpoints),
@@ -101,12 +108,15 @@ func (q *complaint) connected(log *slog.Logger, target, id string) {
 }
 
 func (q *complaint) disconnected(ctx context.Context, log *slog.Logger, now time.Time, target string, err error, wait time.Duration) {
+	q.complain(ctx, log, now, "no connection to the control plane; the last known endpoints stay in use", target, err, wait)
+}
+
+func (q *complaint) complain(ctx context.Context, log *slog.Logger, now time.Time, text, target string, err error, wait time.Duration) {
 	level := slog.LevelDebug
 	if !q.down || now.Sub(q.last) >= time.Minute {
 		level = slog.LevelWarn
 		q.last = now
 	}
 	q.down = true
-	log.Log(ctx, level, "no connection to the control plane; the last known endpoints stay in use",
-		"target", target, "error", err, "retry_in", wait.Round(time.Millisecond).String())
+	log.Log(ctx, level, text, "target", target, "error", err, "retry_in", wait.Round(time.Millisecond).String())
 }

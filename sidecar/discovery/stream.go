@@ -85,7 +85,7 @@ func (at *attempt) emit(ctx context.Context, ev event) bool {
 
 // run is the life of one stream. Its error is why it ended.
 func (at *attempt) run(ctx context.Context, cfg *Config) (err error) {
-	conn, err := dial(cfg)
+	conn, err := dial(cfg, cfg.Target)
 	if err != nil {
 		return err
 	}
@@ -133,8 +133,8 @@ func (at *attempt) run(ctx context.Context, cfg *Config) (err error) {
 }
 
 // dial prepares a connection; it is made when the stream is opened.
-func dial(cfg *Config) (*grpc.ClientConn, error) {
-	network, address := "tcp", cfg.Target
+func dial(cfg *Config, target string) (*grpc.ClientConn, error) {
+	network, address := "tcp", target
 	creds := newTLS(cfg)
 	if path, ok := cfg.socket(); ok {
 		network, address, creds = "unix", path, insecure.NewCredentials()

@@ -4,12 +4,15 @@
 package sidecarcmd
 
 import (
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -38,7 +41,28 @@ type Config struct {
 	OutboundPorts ports
 	StateDir      string
 	Log           run.LogConfig
+
+	ReadyTimeout time.Duration
+	DrainTimeout time.Duration
+	DrainMin     floor
+	DrainStreams time.Duration
+	AppGrace     time.Duration
+
+	// From the environment, which is not shown to who lists processes.
+	HoldSecret string
+	Hooks      map[string]hook
+	PodIP      string
 }
+
+// Environment variables.
+const (
+	envHoldSecret = "EVENKEEL_HOLD_SECRET"
+	envHooks      = "EVENKEEL_HOOKS"
+	envPodIP      = "POD_IP"
+)
+
+// minSecret is the least length of the secret, in hexadecimal digits: 16 bytes.
+const minSecret = 32
 
 func newRunFlags(c *Config) *flag.FlagSet {
 	fs := flag.NewFlagSet("run", flag.ContinueOnError)
@@ -58,18 +82,27 @@ func newRunFlags(c *Config) *flag.FlagSet {
 	c.OutboundPorts = ports{xds.DefaultOutboundPort}
 	fs.Var(&c.OutboundPorts, "outbound-ports", "comma-separated `ports` that are redirected; the first is meant where a name has none")
 	fs.StringVar(&c.StateDir, "state-dir", "", "`directory` that outlives a restart of the container (an emptyDir); none: nothing is kept")
+	fs.DurationVar(&c.ReadyTimeout, "ready-timeout", 15*time.Second, "the pod is ready after this `duration` from when its app is, whoever is not connected to it")
+	fs.DurationVar(&c.DrainTimeout, "drain-timeout", 30*time.Second, "the app gets its SIGTERM after this `duration` at the latest, whoever still uses it")
+	c.DrainMin = floorAuto
+	fs.Var(&c.DrainMin, "drain-min", "the app gets its SIGTERM after this `duration` at the earliest, for clients outside the mesh; auto: as its Services need")
+	fs.DurationVar(&c.DrainStreams, "drain-streams", 30*time.Second, "RPCs that are older than this `duration` when the drain begins are not waited for")
+	fs.DurationVar(&c.AppGrace, "app-grace", 30*time.Second, "the pod's own termination grace `period`, without what was added for the drain")
 	c.Log.RegisterFlags(fs)
 	return fs
 }
 
-// parseRun reads the flags of `run` and checks them. flag.ErrHelp: help was
-// asked for.
-func parseRun(args []string) (*Config, error) {
+// parseRun reads the flags of `run` and its environment, and checks them.
+// flag.ErrHelp: help was asked for.
+func parseRun(args []string, getenv func(string) string) (*Config, error) {
 	var c Config
 	fs := newRunFlags(&c)
 	if err := parse(fs, args); err != nil {
 		return nil, err
 	}
+	c.HoldSecret, c.PodIP = getenv(envHoldSecret), getenv(envPodIP)
+	hooks, hooksErr := parseHooks(getenv(envHooks))
+	c.Hooks = hooks
 	// A socket is local and plain: the defaults that belong to TLS do not apply,
 	// what was asked for explicitly is refused.
 	if strings.HasPrefix(c.XDS, "unix:") {
@@ -84,7 +117,7 @@ func parseRun(args []string) (*Config, error) {
 		}
 		c.XDSCA, c.XDSToken = "", ""
 	}
-	if err := c.Validate(); err != nil {
+	if err := errors.Join(c.Validate(), hooksErr); err != nil {
 		return nil, err
 	}
 	return &c, nil
@@ -138,7 +171,44 @@ func (c *Config) Validate() error {
 	if len(c.OutboundPorts) == 0 {
 		bad("outbound-ports", "is empty")
 	}
-	return errors.Join(errs...)
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"ready-timeout", c.ReadyTimeout},
+		{"drain-timeout", c.DrainTimeout},
+		{"drain-streams", c.DrainStreams},
+		{"app-grace", c.AppGrace},
+	} {
+		if d.value < 0 {
+			bad(d.name, "%s is below zero", d.value)
+		}
+	}
+	return errors.Join(append(errs, c.validateEnv()...)...)
+}
+
+func (c *Config) validateEnv() []error {
+	var errs []error
+	if s := c.HoldSecret; s != "" {
+		if _, err := hex.DecodeString(s); err != nil || len(s) < minSecret {
+			// The value stays out of the log.
+			errs = append(errs, fmt.Errorf("%s is not at least %d hexadecimal digits", envHoldSecret, minSecret))
+		}
+	}
+	if c.PodIP != "" {
+		if _, err := netip.ParseAddr(c.PodIP); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q is not an IP address", envPodIP, c.PodIP))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Hooks)) {
+		if err := c.Hooks[name].validate(c.PodIP); err != nil {
+			errs = append(errs, fmt.Errorf("%s: container %q: %w", envHooks, name, err))
+		}
+	}
+	if len(c.Hooks) > 0 && c.HoldSecret == "" {
+		errs = append(errs, fmt.Errorf("%s has no use without %s: nobody could call %s", envHooks, envHoldSecret, xds.PathHold))
+	}
+	return errs
 }
 
 func checkListen(s string) error {
@@ -154,6 +224,37 @@ func checkListen(s string) error {
 			return fmt.Errorf("host %q is not an IP address", host)
 		}
 	}
+	return nil
+}
+
+// floor is the least duration of a drain, a flag.Value. Negative: auto.
+type floor time.Duration
+
+const floorAuto floor = -1
+
+// String is the flag's form.
+func (f *floor) String() string {
+	switch {
+	case f == nil:
+		return ""
+	case *f < 0:
+		return "auto"
+	default:
+		return time.Duration(*f).String()
+	}
+}
+
+// Set reads the flag's form.
+func (f *floor) Set(s string) error {
+	if s == "auto" {
+		*f = floorAuto
+		return nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return errors.New("want auto, or a duration that is not below zero")
+	}
+	*f = floor(d)
 	return nil
 }
 

@@ -27,14 +27,24 @@ func TestFlagsOfTheInjector(t *testing.T) {
 		"--xds=evenkeel-xds.evenkeel-system.svc:15950", "--xds-ca=/var/run/evenkeel/ca/ca.crt", "--xds-token=/var/run/evenkeel/token/token",
 		"--namespace=shop", "--pod=client-1", "--pod-uid=u", "--node=n", "--workload=client", "--outbound-ports=50051,50052",
 		"--state-dir=/var/run/evenkeel/state", "--log-level=warn", "--log-format=text",
-	})
+		"--ready-timeout=15s", "--drain-timeout=30s", "--drain-min=auto", "--drain-streams=30s", "--app-grace=30s",
+	}, env(map[string]string{
+		envHoldSecret: secret, envPodIP: "10.244.1.7",
+		envHooks: `{"app":{"httpGet":{"scheme":"HTTP","host":"","port":8080,"path":"/bye","headers":[{"name":"X","value":"y"}]}},"b":{"sleepSeconds":5}}`,
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if cfg.OutboundPorts.String() != "50051,50052" || cfg.Pod != "client-1" || cfg.Workload != "client" || cfg.StateDir == "" || cfg.Log.Format != run.LogText {
 		t.Errorf("%+v", cfg)
 	}
-	least, err := parseRun([]string{"--namespace=shop", "--pod=client-1"})
+	if cfg.ReadyTimeout != 15*time.Second || cfg.DrainTimeout != 30*time.Second || cfg.DrainMin != floorAuto || cfg.DrainStreams != 30*time.Second || cfg.AppGrace != 30*time.Second {
+		t.Errorf("%+v", cfg)
+	}
+	if g := cfg.Hooks["app"].HTTPGet; len(cfg.Hooks) != 2 || g.Port != 8080 || g.Headers[0].Value != "y" || cfg.Hooks["b"].SleepSeconds != 5 {
+		t.Errorf("hooks %+v", cfg.Hooks)
+	}
+	least, err := parseRun([]string{"--namespace=shop", "--pod=client-1"}, env(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,9 +52,51 @@ func TestFlagsOfTheInjector(t *testing.T) {
 		least.XDS != "evenkeel-xds.evenkeel-system.svc:15950" || least.XDSCA == "" || least.XDSToken == "" || least.OutboundPorts[0] != 50051 {
 		t.Errorf("defaults %+v", least)
 	}
-	socket, err := parseRun([]string{"--namespace=shop", "--pod=client-1", "--xds=unix:///x"})
+	socket, err := parseRun([]string{"--namespace=shop", "--pod=client-1", "--xds=unix:///x", "--drain-min=2s"}, env(nil))
+	if err == nil && socket.DrainMin != floor(2*time.Second) {
+		t.Errorf("drain-min %s", &socket.DrainMin)
+	}
 	if err != nil || socket.XDSCA != "" || socket.XDSToken != "" {
 		t.Errorf("a socket has CA %q and token %q: %v", socket.XDSCA, socket.XDSToken, err)
+	}
+}
+
+const secret = "0123456789abcdef0123456789abcdef"
+
+func env(vars map[string]string) func(string) string {
+	return func(name string) string { return vars[name] }
+}
+
+func TestBadEnvironmentIsToldAtOnceAndKeepsTheSecret(t *testing.T) {
+	args := []string{"--namespace=a", "--pod=b", "--xds=unix:///x"}
+	for _, tc := range []struct {
+		env  map[string]string
+		want []string
+	}{
+		{map[string]string{envHoldSecret: "abcdef"}, []string{envHoldSecret + " is not at least 32 hexadecimal digits"}},
+		{map[string]string{envHoldSecret: strings.Repeat("xy", 20)}, []string{envHoldSecret}},
+		{map[string]string{envHoldSecret: secret, envHooks: `{"a":`}, []string{envHooks + ": unexpected EOF"}},
+		{map[string]string{envHoldSecret: secret, envHooks: `{"a":{"exec":1}}`}, []string{`unknown field "exec"`}},
+		{map[string]string{envHooks: `{"a":{"sleepSeconds":1}}`}, []string{envHooks + " has no use without " + envHoldSecret}},
+		{
+			map[string]string{envHoldSecret: secret, envPodIP: "here", envHooks: `{"a":{},"b":{"httpGet":{"port":0,"scheme":"FTP"},"sleepSeconds":-1}}`},
+			[]string{`POD_IP "here"`, `container "a": neither`, "both httpGet", "sleepSeconds -1", "httpGet.port 0", `scheme "FTP"`},
+		},
+		{map[string]string{envHoldSecret: secret, envHooks: `{"a":{"httpGet":{"port":80}}}`}, []string{"no host and POD_IP is empty"}},
+	} {
+		_, err := parseRun(args, env(tc.env))
+		if err == nil {
+			t.Errorf("%v is accepted", tc.env)
+			continue
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %q lacks %q", tc.env, err, want)
+			}
+		}
+		if s := tc.env[envHoldSecret]; s != "" && strings.Contains(err.Error(), s) {
+			t.Errorf("the secret is told: %v", err)
+		}
 	}
 }
 
@@ -66,6 +118,12 @@ func TestBadFlags(t *testing.T) {
 		{"--namespace=a --pod=b --xds=unix:///x --xds-token=/t", []string{"--xds-token has no use"}},
 		{"--namespace=a --pod=b --pod-listen=host:1", []string{`host "host" is not an IP address`}},
 		{"--namespace=a --pod=b --pod-listen=:99999", []string{`port "99999"`}},
+		{
+			"--namespace=a --pod=b --xds=unix:///x --ready-timeout=-1s --drain-timeout=-2s --drain-streams=-3s --app-grace=-4s",
+			[]string{"--ready-timeout -1s is below zero", "--drain-timeout -2s", "--drain-streams -3s", "--app-grace -4s"},
+		},
+		{"--namespace=a --pod=b --drain-min=soon", []string{"drain-min", "want auto, or a duration"}},
+		{"--namespace=a --pod=b --drain-min=-1s", []string{"want auto, or a duration"}},
 		{"--namespace=a --pod=b extra", []string{`unexpected argument "extra"`}},
 		{"--nonsense", []string{"nonsense"}},
 	} {

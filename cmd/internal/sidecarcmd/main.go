@@ -55,7 +55,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func runMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	cfg, err := parseRun(args)
+	cfg, err := parseRun(args, os.Getenv)
 	if status, done := usageError(err, "run", newRunFlags(&Config{}), stdout, stderr); done {
 		return status
 	}

@@ -5,7 +5,6 @@ package sidecarcmd
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -29,79 +28,6 @@ import (
 )
 
 var quiet = slog.New(slog.DiscardHandler)
-
-func TestReadiness(t *testing.T) {
-	for _, tc := range []struct {
-		name      string
-		up        time.Duration // when the loop turns
-		answered  time.Duration // when the control plane answers; 0: never
-		latched   bool
-		wantReady time.Duration
-	}{
-		{"the control plane answers", 0, 200 * time.Millisecond, false, 200 * time.Millisecond},
-		{"the control plane is silent", 0, 0, false, silence},
-		{"it answers late", 0, 10 * time.Second, false, silence},
-		{"it was ready before", 0, 0, true, 0},
-		{"the loop is late", time.Second, 200 * time.Millisecond, false, time.Second},
-		{"the loop is late after a restart", time.Second, 0, true, time.Second},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if tc.latched {
-				if err := os.WriteFile(filepath.Join(dir, latchName), nil, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
-				r := newReadiness(quiet, dir)
-				start := time.Now()
-				since := func(d time.Duration) func() bool { return func() bool { return time.Since(start) >= d } }
-				answered := since(tc.answered)
-				if tc.answered == 0 {
-					answered = func() bool { return false }
-				}
-				ended := make(chan error, 1)
-				go func() { ended <- r.run(ctx, since(tc.up), answered) }()
-				<-r.ready
-				if got := time.Since(start); got < tc.wantReady || got > tc.wantReady+look {
-					t.Errorf("ready after %s, want %s", got, tc.wantReady)
-				}
-				if tc.answered > 0 {
-					<-r.served
-					want := max(tc.answered, tc.up)
-					if got := time.Since(start); got < want || got > want+look {
-						t.Errorf("served after %s, want %s", got, want)
-					}
-				} else {
-					time.Sleep(time.Hour)
-					if done(r.served) {
-						t.Error("served without a word of the control plane")
-					}
-				}
-				cancel()
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
-			})
-			if _, err := os.Stat(filepath.Join(dir, latchName)); err != nil {
-				t.Errorf("not latched: %v", err)
-			}
-		})
-	}
-}
-
-func TestReadinessWithoutAPlaceToKeepIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, dir := range []string{"", "/nonexistent/state"} {
-			r := newReadiness(quiet, dir)
-			yes := func() bool { return true }
-			if err := r.run(t.Context(), yes, yes); err != nil || !done(r.ready) || !done(r.served) {
-				t.Errorf("%q: %v", dir, err)
-			}
-		}
-	})
-}
 
 func TestBeatFollowsTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"evenkeel.dev/cmd/internal/xdscmd"
+	"evenkeel.dev/sidecar/hold"
 )
 
 // patience is for what should take milliseconds on a machine that is busy.
@@ -60,6 +61,7 @@ type line struct {
 	Pod      string
 	Debug    string
 	Reason   string
+	Hold     string
 	Restarts int
 	raw      string
 }
@@ -126,12 +128,25 @@ func (p *process) launch() {
 // waitFor returns the nth line with a message.
 func (p *process) waitFor(msg string, nth int) line {
 	p.t.Helper()
+	return p.waitForLine(msg, nth, func(l line) bool { return l.Msg == msg })
+}
+
+// waitForHold returns the nth line that says that a hold is over.
+func (p *process) waitForHold(name string, nth int) line {
+	p.t.Helper()
+	return p.waitForLine("end of hold "+name, nth, func(l line) bool {
+		return strings.HasPrefix(l.Msg, "hold is over") && l.Hold == name
+	})
+}
+
+func (p *process) waitForLine(what string, nth int, is func(line) bool) line {
+	p.t.Helper()
 	timeout := time.After(patience)
 	for {
 		p.mu.Lock()
 		n := 0
 		for _, l := range p.lines {
-			if l.Msg == msg {
+			if is(l) {
 				if n++; n == nth {
 					p.mu.Unlock()
 					return l
@@ -143,7 +158,7 @@ func (p *process) waitFor(msg string, nth int) line {
 		select {
 		case <-more:
 		case <-timeout:
-			p.t.Fatalf("%q was said %d times, want %d", msg, n, nth)
+			p.t.Fatalf("%q was said %d times, want %d", what, n, nth)
 		}
 	}
 }
@@ -597,7 +612,7 @@ func TestWithoutControlPlane(t *testing.T) {
 		t.Errorf("wait: %v: %s", err, out)
 	}
 	eventually(t, "ready after a silent control plane", func() bool { code, _ := get(t, "http://"+p.pod+"/ready"); return code == 200 })
-	if d := time.Since(begin); d < silence-time.Second {
+	if d := time.Since(begin); d < hold.Silence-time.Second {
 		t.Errorf("ready after %s: the control plane had no chance", d)
 	}
 	c, _ := client(t, p)
@@ -609,8 +624,10 @@ func TestWithoutControlPlane(t *testing.T) {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 	again := start(t, "unix://"+filepath.Join(t.TempDir(), "nobody"), "--state-dir="+state)
-	if l := again.waitFor("ready", 1); !strings.Contains(l.Reason, "before this restart") {
-		t.Errorf("ready because %q", l.Reason)
+	for _, want := range []string{"start", "ready"} {
+		if l := again.waitForHold(want, 1); l.Reason != "latched" {
+			t.Errorf("%s is over because %q", want, l.Reason)
+		}
 	}
 }
 

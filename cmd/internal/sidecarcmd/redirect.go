@@ -8,12 +8,17 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
 
 	"evenkeel.dev/redirect/origdst"
+	"evenkeel.dev/xds"
+	"evenkeel.dev/xds/api"
 )
 
 // proofEvery is how often the proof is asked for again: an agent may attach to
@@ -28,22 +33,69 @@ type redirect struct {
 	prove   func() (origdst.Info, error)
 	directs func() ([]origdst.Direct, error)
 
+	// report takes the direct connections, whole, when they have changed. Nil: nobody
+	// wants to know.
+	report func(*api.DirectConnections)
+
 	effective atomic.Bool
-	last      string // what was logged last; run's goroutine alone
+	last      string                 // what was logged last; run's goroutine alone
+	reported  *api.DirectConnections // the same
 }
 
 // run asks at the start, and then now and again until ctx ends.
 func (r *redirect) run(ctx context.Context) error {
 	t := time.NewTicker(proofEvery)
 	defer t.Stop()
+	count := time.NewTicker(xds.ReportInterval)
+	defer count.Stop()
+	r.check(ctx)
 	for {
-		r.check(ctx)
+		r.count()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
+			r.check(ctx)
+		case <-count.C:
 		}
 	}
+}
+
+// count tells the control plane of connections that pass by the sidecar: their
+// servers cannot be told apart from here, so they keep their floor.
+func (r *redirect) count() {
+	if r.report == nil || !r.effective.Load() {
+		return
+	}
+	directs, err := r.directs()
+	if err != nil {
+		return // the next scrape says so
+	}
+	now := &api.DirectConnections{}
+	for _, d := range directs {
+		if d.Open <= 0 {
+			continue
+		}
+		now.Destinations = append(now.Destinations, &api.DirectConnections_Destination{
+			Address: destination(d.Destination), Count: uint64(d.Open),
+		})
+	}
+	slices.SortFunc(now.Destinations, func(a, b *api.DirectConnections_Destination) int {
+		return strings.Compare(a.GetAddress(), b.GetAddress())
+	})
+	if r.reported == nil && len(now.Destinations) == 0 || proto.Equal(now, r.reported) {
+		return
+	}
+	r.reported = now
+	r.report(now)
+}
+
+// destination names where direct connections go.
+func destination(a netip.AddrPort) string {
+	if a == (netip.AddrPort{}) {
+		return "other" // beyond those that the programs count one by one
+	}
+	return a.String()
 }
 
 func (r *redirect) check(ctx context.Context) {
@@ -100,10 +152,7 @@ func (r *redirect) Collect(c chan<- prometheus.Metric) {
 		return
 	}
 	for _, d := range directs {
-		name := "other" // beyond those that the programs count one by one
-		if d.Destination != (netip.AddrPort{}) {
-			name = d.Destination.String()
-		}
+		name := destination(d.Destination)
 		c <- prometheus.MustNewConstMetric(directDesc, prometheus.GaugeValue, float64(d.Open), name)
 		c <- prometheus.MustNewConstMetric(directTotalDesc, prometheus.CounterValue, float64(d.Total), name)
 	}

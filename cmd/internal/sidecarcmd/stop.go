@@ -20,10 +20,11 @@ const (
 )
 
 // untilIdle serves after SIGTERM for as long as the app has a connection, and
-// then stops the worker. The app's own calls must work while it shuts down, so
+// then says to the control plane that it is not to be waited for, and stops the
+// worker. The app's own calls must work while it shuts down, so
 // nothing is refused and no GOAWAY is sent; if it never ends, the kubelet's
 // SIGKILL comes after the grace period.
-func untilIdle(ctx context.Context, log *slog.Logger, plane *sidecar.Sidecar, stop func()) error {
+func untilIdle(ctx context.Context, log *slog.Logger, plane *sidecar.Sidecar, leave func(context.Context), stop func()) error {
 	t := time.NewTicker(idleLook)
 	defer t.Stop()
 	for idle := 0; ; {
@@ -42,6 +43,7 @@ func untilIdle(ctx context.Context, log *slog.Logger, plane *sidecar.Sidecar, st
 		}
 		if idle++; idle >= idleLooks {
 			log.Info("no connection of the app is left: ending")
+			leave(ctx)
 			stop()
 			return nil
 		}

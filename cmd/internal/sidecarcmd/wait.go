@@ -5,10 +5,12 @@ package sidecarcmd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"evenkeel.dev/cmd/internal/run"
@@ -39,8 +41,12 @@ func waitMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	return run.OK
 }
 
-// waitServed asks until the sidecar serves. The error is the latest reason why
-// it did not.
+// waitAnswer is what is left of the timeout for the sidecar's answer, so that
+// the sidecar, which can say who is missing, ends the hold, and not we.
+const waitAnswer = 100 * time.Millisecond
+
+// waitServed asks until the start hold is over. The error is the latest reason
+// why it was not, or what was missing when its bound ended it.
 func waitServed(ctx context.Context, addr string) error {
 	var dialer net.Dialer
 	transport := &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
@@ -48,8 +54,8 @@ func waitServed(ctx context.Context, addr string) error {
 	last := fmt.Errorf("nothing listens on %s", addr)
 	for {
 		err := askServed(ctx, client, "http://"+addr+"/wait")
-		if err == nil {
-			return nil
+		if _, unanswered := errors.AsType[*unansweredError](err); err == nil || unanswered {
+			return err
 		}
 		if ctx.Err() == nil || last == nil {
 			last = err
@@ -64,7 +70,17 @@ func waitServed(ctx context.Context, addr string) error {
 	}
 }
 
+// unansweredError says that the start hold ended by its bound.
+type unansweredError struct{ text string }
+
+func (e *unansweredError) Error() string { return e.text }
+
 func askServed(ctx context.Context, client *http.Client, url string) error {
+	if end, ok := ctx.Deadline(); ok {
+		if left := time.Until(end) - waitAnswer; left > 0 {
+			url += "?timeout=" + left.String()
+		}
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -78,8 +94,12 @@ func askServed(ctx context.Context, client *http.Client, url string) error {
 	if err != nil {
 		return err
 	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", res.Status, text)
+	switch res.StatusCode {
+	case http.StatusOK:
+		return nil
+	case statusUnanswered:
+		return &unansweredError{strings.TrimSpace(string(text))}
+	default:
+		return fmt.Errorf("%s: %s", res.Status, strings.TrimSpace(string(text)))
 	}
-	return nil
 }

@@ -27,6 +27,7 @@ import (
 	"evenkeel.dev/redirect/origdst"
 	"evenkeel.dev/sidecar"
 	"evenkeel.dev/sidecar/discovery"
+	"evenkeel.dev/xds/api"
 )
 
 // memoryTarget of the container's limit is where the garbage collector starts
@@ -40,7 +41,7 @@ func workerMain(ctx context.Context, args []string, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "sidecar worker: %s\n", err)
 		return run.Misused
 	}
-	cfg, err := parseRun(args)
+	cfg, err := parseRun(args, os.Getenv)
 	if err != nil {
 		fmt.Fprintf(stderr, "sidecar worker: %s\n", err)
 		return run.Misused
@@ -66,9 +67,13 @@ func limitResources() {
 	}
 }
 
-// lateResolver breaks the circle between the data plane, which asks, and
-// discovery, which answers it. It is set before either runs.
-type lateResolver struct{ *discovery.Client }
+// lateClient breaks the circle between the data plane, which asks and reports,
+// and discovery, which answers it. It is set before either runs.
+type lateClient struct{ *discovery.Client }
+
+// lateHolds breaks the one between discovery, which hears of the pod, and the
+// holds, which answer through it.
+type lateHolds struct{ *holds }
 
 // serve assembles the worker and runs it until it may end.
 func serve(ctx context.Context, cfg *Config, in *inheritance, log *slog.Logger) error {
@@ -87,11 +92,11 @@ func serve(ctx context.Context, cfg *Config, in *inheritance, log *slog.Logger) 
 		buildInfo(),
 	)
 
-	resolver := &lateResolver{}
+	late := &lateClient{}
 	plane, err := sidecar.New(sidecar.Config{
 		Logger:           log,
 		Listeners:        in.outbound,
-		Resolver:         resolver,
+		Resolver:         late,
 		OriginalDst:      origdst.Lookup,
 		ErrNoOriginalDst: origdst.ErrNone,
 		Registerer:       reg,
@@ -100,23 +105,27 @@ func serve(ctx context.Context, cfg *Config, in *inheritance, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
+	told := &lateHolds{}
 	client, err := discovery.New(discovery.Config{
 		Logger: log, Target: cfg.XDS, CAFile: cfg.XDSCA, TokenFile: cfg.XDSToken,
 		Node: discovery.Node{
 			Namespace: cfg.Namespace, Pod: cfg.Pod, UID: cfg.PodUID,
 			Workload: cfg.Workload, NodeName: cfg.Node, Zone: cfg.Zone,
 		},
-		Sink: plane, Registerer: reg,
-		Busy: func(service string) bool { return busy(ctx, plane, service) },
+		Sink: sink{plane}, Registerer: reg,
+		Synced:  func() { told.synced() },
+		Pod:     func(replica string, ps *api.PodStatus) { told.pod(replica, ps) },
+		Learned: func(l discovery.Learned) { told.learned(l) },
 	})
 	if err != nil {
 		return err
 	}
-	resolver.Client = client
+	late.Client = client
+	red.report = client.SetDirect
+	told.holds = newHolds(cfg, log, client, reg, time.Now())
 
-	ready := newReadiness(log, cfg.StateDir)
-	pod := podHandler(ready, reg)
-	dbg := debugHandler(ready, pod, func(ctx context.Context) (any, error) { return plane.Snapshot(ctx) })
+	pod := podHandler(cfg, log, told.holds, reg)
+	dbg := debugHandler(told.holds, pod, func(ctx context.Context) (any, error) { return plane.Snapshot(ctx) })
 
 	// Whatever ends first ends all: the supervisor starts the next worker.
 	group, ctx := errgroup.WithContext(ctx)
@@ -132,9 +141,8 @@ func serve(ctx context.Context, cfg *Config, in *inheritance, log *slog.Logger) 
 	part(func(ctx context.Context) error { return admin(ctx, log, in.pod, pod, 0) })
 	part(func(ctx context.Context) error { return admin(ctx, log, in.debug, dbg, -1) })
 	part(func(ctx context.Context) error { return beat(ctx, in.heartbeat, plane.Heartbeat) })
-	group.Go(func() error {
-		return ready.run(ctx, func() bool { return plane.Heartbeat() > 0 }, client.Synced)
-	})
+	part(told.run)
+	group.Go(func() error { return told.serving(ctx, plane.Heartbeat) })
 	group.Go(func() error {
 		defer unnotify()
 		if !in.ending {
@@ -144,7 +152,7 @@ func serve(ctx context.Context, cfg *Config, in *inheritance, log *slog.Logger) 
 			case <-terminated:
 			}
 		}
-		return untilIdle(ctx, log, plane, stop)
+		return untilIdle(ctx, log, plane, client.Leave, stop)
 	})
 	return group.Wait()
 }
@@ -194,26 +202,6 @@ func admin(ctx context.Context, log *slog.Logger, f *os.File, h http.Handler, wr
 		return fmt.Errorf("inherited listener %s: %w", f.Name(), err)
 	}
 	return (&run.Admin{Logger: log, Handler: h, WriteTimeout: write}).Serve(ctx, ln)
-}
-
-// busy reports whether RPCs run on a service, for discovery.
-func busy(ctx context.Context, plane *sidecar.Sidecar, service string) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	snap, err := plane.Snapshot(ctx)
-	if err != nil {
-		return true // not known: keep it
-	}
-	for i := range snap.Services {
-		if s := &snap.Services[i]; s.Name == service {
-			n := s.Waiting
-			for j := range s.Endpoints {
-				n += s.Endpoints[j].InFlight
-			}
-			return n > 0
-		}
-	}
-	return false
 }
 
 func buildInfo() prometheus.Collector {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package hold
+
+import "time"
+
+type readyHold struct {
+	appReady time.Time // when first seen
+	over     bool
+	end      End
+}
+
+func (m *Machine) endReady(now time.Time) (End, bool) {
+	if m.ready.over || !m.serving {
+		return End{}, false
+	}
+	since := m.ready.appReady
+	if since.IsZero() {
+		since = m.began
+	}
+	e := End{Hold: Ready, Waited: now.Sub(since), At: now}
+	switch bound := m.readyBound(); {
+	case m.cfg.Ready:
+		e.Reason, e.Waited = Latched, 0
+	case m.words.everyone(now, func(s *Status) bool { return s.Propagated }):
+		e.Reason = Answered
+	case !bound.IsZero() && !now.Before(bound):
+		e.Reason, e.Missing = Timeout, m.readyLag(now).missing
+	case m.silent(now):
+		e.Reason = Silent
+	default:
+		return End{}, false
+	}
+	m.ready.over, m.ready.end = true, e
+	return e, true
+}
+
+func (m *Machine) readyBound() time.Time {
+	if m.ready.appReady.IsZero() {
+		return time.Time{}
+	}
+	return m.ready.appReady.Add(m.cfg.ReadyTimeout)
+}
+
+func (m *Machine) readyLag(now time.Time) lag {
+	return m.words.lag(now, func(s *Status) lag { return lag{s.Clients, s.Answered, s.Missing} })
+}
