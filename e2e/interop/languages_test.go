@@ -15,13 +15,11 @@ import (
 	"evenkeel.dev/e2e/internal/toolcache"
 )
 
-// The newest releases that the registries serve. grpcNode and protoLoader are @grpc/grpc-js and @grpc/proto-loader.
+// The newest releases that the registries serve; those for Node are in package toolcache.
 const (
-	grpcJava    = "1.79.0"
-	grpcPython  = "1.85.3"
-	grpcTools   = "1.85.1"
-	grpcNode    = "1.14.7"
-	protoLoader = "0.8.1"
+	grpcJava   = "1.79.0"
+	grpcPython = "1.85.3"
+	grpcTools  = "1.85.1"
 )
 
 // A language is an implementation of gRPC: its interop client and server.
@@ -135,14 +133,7 @@ func nodeLanguage(here string) (language, error) {
 	if err := toolcache.Require(toolcache.Need{Command: "node", Package: "nodejs"}); err != nil {
 		return language{}, err
 	}
-	dir, err := toolcache.Install("grpc-node-"+grpcNode, func(dir string) error {
-		if err := toolcache.Require(toolcache.Need{Command: "npm", Package: "npm"}); err != nil {
-			return err
-		}
-		cmd := exec.Command("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "@grpc/grpc-js@"+grpcNode, "@grpc/proto-loader@"+protoLoader)
-		cmd.Dir = dir
-		return toolcache.Run(cmd)
-	})
+	dir, err := toolcache.NodePackages()
 	node := func(program string, args ...string) []string {
 		return append([]string{"env", "NODE_PATH=" + filepath.Join(dir, "node_modules"), "node", filepath.Join(here, "node", program)}, args...)
 	}

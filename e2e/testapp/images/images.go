@@ -11,14 +11,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"evenkeel.dev/e2e/cluster/debian"
 	"evenkeel.dev/e2e/cluster/image"
+	"evenkeel.dev/e2e/internal/toolcache"
+	"evenkeel.dev/e2e/testapp/node"
 	"evenkeel.dev/e2e/testapp/python"
 )
 
@@ -26,11 +30,12 @@ import (
 const (
 	GoName     = "e2e.local/testapp:1"
 	PythonName = "e2e.local/testapp-python:1"
+	NodeName   = "e2e.local/testapp-node:1"
 )
 
 const (
-	// debianSuite is the distribution of the Python image; its Python must be
-	// pythonVersion.
+	// debianSuite is the distribution of the images that need one; its Python must
+	// be pythonVersion.
 	debianSuite   = "bookworm"
 	pythonVersion = "3.11"
 	grpcioVersion = "1.85.3"
@@ -85,66 +90,129 @@ func Go(ctx context.Context, cfg Config) (string, error) {
 	})
 }
 
-// Python builds the image of the grpcio client and returns its archive: a Debian
-// root file system, grpcio, the program. The first time takes a minute and
+// Python builds the image of the grpcio programs and returns its archive: a Debian
+// root file system, grpcio, the programs. The first time takes a minute and
 // installs mmdebstrap and pip if they are missing (root).
 func Python(ctx context.Context, cfg Config) (string, error) {
 	cfg, err := cfg.withDefaults()
-	if err == nil {
-		var archive string
-		if archive, err = pythonImage(ctx, cfg); err == nil {
-			return archive, nil
-		}
+	if err != nil {
+		return "", fmt.Errorf("images: Python: %w", err)
 	}
-	return "", fmt.Errorf("images: Python: %w", err)
+	archive, err := interpreted{
+		name: PythonName, rootfs: pythonRootFS, recipe: []string{pythonVersion, grpcioVersion},
+		programs: map[string]string{"/opt/main.py": pythonMain, "/opt/client.py": python.Client, "/opt/server.py": python.Server},
+		packages: pythonPackages, at: "/opt/packages",
+		entrypoint: []string{"/usr/bin/python3", "/opt/main.py"},
+		env:        []string{"PYTHONPATH=/opt/packages", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1"},
+	}.write(ctx, cfg)
+	if err != nil {
+		return "", fmt.Errorf("images: Python: %w", err)
+	}
+	return archive, nil
 }
 
-func pythonImage(ctx context.Context, cfg Config) (string, error) {
-	key := hash(debianSuite, pythonVersion, grpcioVersion, runtime.GOARCH, strings.Join(rootfsPackages, ","), python.Client)
-	archive := filepath.Join(cfg.CacheDir, "testapp-python-"+key+".tar")
+// pythonMain runs client.py or server.py, as the first argument says.
+const pythonMain = `import runpy, sys
+runpy.run_path("/opt/%s.py" % sys.argv[1], run_name="__main__")
+`
+
+// Node builds the image of the @grpc/grpc-js server and returns its archive. What
+// it needs is as for Python, with npm instead of pip.
+func Node(ctx context.Context, cfg Config) (string, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return "", fmt.Errorf("images: Node: %w", err)
+	}
+	archive, err := interpreted{
+		name: NodeName, rootfs: nodeRootFS, recipe: []string{toolcache.GRPCNode},
+		programs:   map[string]string{"/opt/server.js": node.Server},
+		packages:   func(context.Context, Config) (string, error) { return toolcache.NodePackages() },
+		at:         "/opt",
+		entrypoint: []string{"/usr/bin/node", "/opt/server.js"},
+	}.write(ctx, cfg)
+	if err != nil {
+		return "", fmt.Errorf("images: Node: %w", err)
+	}
+	return archive, nil
+}
+
+// interpreted is an image of programs for an interpreter.
+type interpreted struct {
+	name   string
+	rootfs debianPackages
+	// recipe tells versions apart, besides the programs.
+	recipe []string
+	// programs are texts by their paths in the image.
+	programs map[string]string
+	// packages makes a folder of libraries, which the image has at the path at.
+	packages   func(context.Context, Config) (string, error)
+	at         string
+	entrypoint []string
+	env        []string // besides PATH
+}
+
+func (i interpreted) write(ctx context.Context, cfg Config) (string, error) {
+	recipe := append([]string{debianSuite, runtime.GOARCH, strings.Join(i.rootfs.packages, ",")}, i.recipe...)
+	for _, at := range slices.Sorted(maps.Keys(i.programs)) {
+		recipe = append(recipe, at, i.programs[at])
+	}
+	key := hash(recipe...)
+	archive := filepath.Join(cfg.CacheDir, "testapp-"+i.rootfs.name+"-"+key+".tar")
 	if _, err := os.Stat(archive); err == nil {
 		return archive, nil
 	}
-	rootfs, err := debianRootFS(ctx, cfg)
+	rootfs, err := i.rootfs.make(ctx, cfg)
 	if err != nil {
 		return "", err
 	}
-	packages, err := pythonPackages(ctx, cfg)
+	packages, err := i.packages(ctx, cfg)
 	if err != nil {
 		return "", err
 	}
-	program := filepath.Join(cfg.CacheDir, "client-"+key+".py")
-	if err := os.WriteFile(program, []byte(python.Client), 0o644); err != nil {
-		return "", err
-	}
-	defer os.Remove(program)
-	files := map[string]string{"/opt/client.py": program}
+	files := map[string]string{}
 	err = filepath.WalkDir(packages, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.Type().IsRegular() {
-			files["/opt/packages"+strings.TrimPrefix(path, packages)] = path
+			files[i.at+strings.TrimPrefix(path, packages)] = path
 		}
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
+	tmp, err := os.MkdirTemp(cfg.CacheDir, "programs-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	for at, text := range i.programs {
+		files[at] = filepath.Join(tmp, filepath.Base(at))
+		if err := os.WriteFile(files[at], []byte(text), 0o644); err != nil {
+			return "", err
+		}
+	}
 	return archive, image.Write(archive, image.Spec{
-		Name: PythonName, User: image.Nonroot, RootFS: rootfs, Files: files,
-		Entrypoint: []string{"/usr/bin/python3", "/opt/client.py"},
-		Env: []string{
-			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-			"PYTHONPATH=/opt/packages", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1",
-		},
+		Name: i.name, User: image.Nonroot, RootFS: rootfs, Files: files, Entrypoint: i.entrypoint,
+		Env: append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, i.env...),
 	})
 }
 
-// rootfsPackages are what the root file system has beyond Debian's essential
-// ones; grpcio needs the C++ library.
-var rootfsPackages = []string{"python3-minimal", "libpython3-stdlib", "libstdc++6"}
+// debianPackages is a Debian root file system: what it has beyond the essential
+// packages.
+type debianPackages struct {
+	name     string
+	packages []string
+}
 
-// debianRootFS makes a root file system as a tar, cached by its recipe.
-func debianRootFS(ctx context.Context, cfg Config) (string, error) {
-	file := filepath.Join(cfg.CacheDir, fmt.Sprintf("rootfs-%s-%s.tar", debianSuite, hash(strings.Join(rootfsPackages, ","), runtime.GOARCH)))
+var (
+	// grpcio needs the C++ library.
+	pythonRootFS = debianPackages{"python", []string{"python3-minimal", "libpython3-stdlib", "libstdc++6"}}
+	nodeRootFS   = debianPackages{"node", []string{"nodejs"}}
+)
+
+// make makes it as a tar, cached by its recipe.
+func (p debianPackages) make(ctx context.Context, cfg Config) (string, error) {
+	include := strings.Join(p.packages, ",")
+	file := filepath.Join(cfg.CacheDir, fmt.Sprintf("rootfs-%s-%s.tar", debianSuite, hash(include, runtime.GOARCH)))
 	if _, err := os.Stat(file); err == nil {
 		return file, nil
 	}
@@ -154,8 +222,8 @@ func debianRootFS(ctx context.Context, cfg Config) (string, error) {
 	if err := debian.Ensure(ctx, debian.RootFS(), cfg.Progress); err != nil {
 		return "", err
 	}
-	cfg.Progress("making a Debian root file system with Python …")
-	args := []string{"--variant=essential", "--include=" + strings.Join(rootfsPackages, ",")}
+	cfg.Progress("making a Debian root file system with " + include + " …")
+	args := []string{"--variant=essential", "--include=" + include}
 	for _, dir := range []string{"doc", "man", "locale", "info"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
 	}

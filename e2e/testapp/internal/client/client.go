@@ -4,6 +4,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,28 +33,53 @@ type Config struct {
 	Channels int
 	// Rate is RPCs per second. Zero: none until /rate says otherwise.
 	Rate int
+	// Streams is a load of lasting streams beside that.
+	Streams Streams
+	// Linger is how long the load goes on when Run's context has ended, as an
+	// application may which still has work to do after SIGTERM.
+	Linger time.Duration
+	// Report is a URL to which the final Snapshot is sent (POST) before Run
+	// returns. Zero: to none.
+	Report string
 	// Started is told the HTTP address once it listens. Zero: nobody is told.
 	Started func(net.Addr)
 }
+
+// Streams is a load of streams, server-streaming and bidirectional in turn, each
+// of a random length.
+type Streams struct {
+	// Rate is streams per second. Zero: none until /rate says otherwise.
+	Rate float64
+	// Min and Max bound the lengths.
+	Min, Max time.Duration
+}
+
+// endTimeout bounds the wait for RPCs in flight of /stop.
+const endTimeout = 50 * time.Second
 
 // Run sends the load and answers until ctx ends.
 //
 //	GET  /stats[?timeline=1]   a stats.Snapshot of the constant load
 //	POST /reset                begin counting anew
-//	POST /rate?value=N         change the rate
+//	POST /rate?value=N[&streams=F]
+//	                           change the rate, and that of streams
+//	POST /stop                 begin no more RPCs; the answer is the Snapshot, with
+//	                           timeline, when those in flight have ended
 //	POST /run?n=N[&concurrency=C][&channels=K][&target=…][&kind=…][&deadline_ms=…][&delay_ms=…]
-//	          [&bytes=…][&policy=…][&protocol=…][&tls=true]
+//	          [&bytes=…][&policy=…][&protocol=…][&tls=true][&length_ms=…]
 //	                           N RPCs on new channels; the answer is their Snapshot.
 //	                           What is not given is as in the constant load
 //	GET  /ready                200
 func Run(ctx context.Context, cfg Config) error {
 	c := &client{cfg: cfg, stats: stats.New(time.Now())}
-	c.rate.Store(int64(cfg.Rate))
+	c.rate.Store(1000 * int64(cfg.Rate))
+	c.streamRate.Store(int64(1000 * cfg.Streams.Rate))
 	l, err := newLoad(cfg.Call, cfg.Channels, c.stats, cfg.Logger)
 	if err != nil {
 		return err
 	}
 	defer l.close()
+	c.load = l
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", cfg.HTTP)
 	if err != nil {
@@ -66,25 +93,60 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Started(ln.Addr())
 	}
 	cfg.Logger.Info("running", "target", cfg.Call.Target, "rate", cfg.Rate, "http", ln.Addr())
-	steady, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		l.steady(steady, &c.rate)
-	}()
+	steady, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var loads sync.WaitGroup
+	loads.Go(func() { l.steady(steady, &c.rate, l.one) })
+	loads.Go(func() {
+		l.steady(steady, &c.streamRate, func(ctx context.Context) { l.lasting(ctx, cfg.Streams) })
+	})
 	select {
 	case err = <-failed:
 	case <-ctx.Done():
+		linger := time.NewTimer(cfg.Linger)
+		defer linger.Stop()
+		select {
+		case err = <-failed:
+		case <-linger.C:
+		}
 	}
 	stop()
-	<-done
+	loads.Wait()
+	if cfg.Report != "" {
+		err = errors.Join(err, c.report(context.WithoutCancel(ctx)))
+	}
 	return err
+}
+
+// report sends the final Snapshot.
+func (c *client) report(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	b, err := json.Marshal(c.stats.SnapshotWithTimeline(time.Now()))
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.cfg.Report, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("report: %s", res.Status)
+	}
+	return nil
 }
 
 type client struct {
 	cfg   Config
 	stats *stats.Collector
-	rate  atomic.Int64
+	load  *load
+	// rate and streamRate are thousandths per second.
+	rate, streamRate atomic.Int64
 }
 
 func (c *client) handler() http.Handler {
@@ -104,10 +166,39 @@ func (c *client) handler() http.Handler {
 			http.Error(w, "value: "+err.Error(), http.StatusBadRequest)
 			return
 		}
-		c.rate.Store(int64(n))
+		c.rate.Store(1000 * int64(n))
+		if q := r.URL.Query(); q.Has("streams") {
+			f, err := strconv.ParseFloat(q.Get("streams"), 64)
+			if err != nil || f < 0 || c.cfg.Streams.Max <= 0 && f > 0 {
+				http.Error(w, fmt.Sprintf("streams: %q: want a rate, and --stream-length", q.Get("streams")), http.StatusBadRequest)
+				return
+			}
+			c.streamRate.Store(int64(1000 * f))
+		}
 	})
+	mux.HandleFunc("POST /stop", c.stop)
 	mux.HandleFunc("POST /run", c.run)
 	return mux
+}
+
+// stop ends the constant load.
+func (c *client) stop(w http.ResponseWriter, r *http.Request) {
+	c.rate.Store(0)
+	c.streamRate.Store(0)
+	ctx, cancel := context.WithTimeout(r.Context(), endTimeout)
+	defer cancel()
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	<-t.C // what was just due has begun
+	for c.load.open.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			http.Error(w, fmt.Sprintf("%d RPCs are still in flight", c.load.open.Load()), http.StatusGatewayTimeout)
+			return
+		case <-t.C:
+		}
+	}
+	writeJSON(w, c.stats.SnapshotWithTimeline(time.Now()))
 }
 
 func (c *client) run(w http.ResponseWriter, r *http.Request) {
@@ -156,7 +247,7 @@ func (c *client) parse(q url.Values) (call Call, n, concurrency, channels int, e
 			call.Kind = Kind(q.Get(key))
 		case "tls":
 			call.TLS = q.Get(key) == "true"
-		case "n", "concurrency", "channels", "deadline_ms", "delay_ms", "bytes":
+		case "n", "concurrency", "channels", "deadline_ms", "delay_ms", "length_ms", "bytes":
 		default:
 			errs = append(errs, fmt.Errorf("%s: no such parameter", key))
 		}
@@ -164,6 +255,7 @@ func (c *client) parse(q url.Values) (call Call, n, concurrency, channels int, e
 	n, concurrency, channels = number("n", 1), number("concurrency", 1), number("channels", 1)
 	call.Deadline = time.Duration(number("deadline_ms", int(call.Deadline.Milliseconds()))) * time.Millisecond
 	call.Delay = time.Duration(number("delay_ms", int(call.Delay.Milliseconds()))) * time.Millisecond
+	call.Length = time.Duration(number("length_ms", int(call.Length.Milliseconds()))) * time.Millisecond
 	call.Bytes = number("bytes", call.Bytes)
 	if err := call.validate(); err != nil {
 		errs = append(errs, err)
@@ -173,7 +265,7 @@ func (c *client) parse(q url.Values) (call Call, n, concurrency, channels int, e
 
 func (c Call) validate() error {
 	switch c.Kind {
-	case Unary, ServerStream, ClientStream, Bidi, Mix:
+	case Unary, ServerStream, ClientStream, Bidi, Mix, LongServerStream, LongBidi:
 	default:
 		return fmt.Errorf("kind: %q", c.Kind)
 	}
@@ -184,7 +276,13 @@ func (c Call) validate() error {
 }
 
 // Validate reports what is wrong with the configuration.
-func (c Config) Validate() error { return c.Call.validate() }
+func (c Config) Validate() error {
+	err := c.Call.validate()
+	if s := c.Streams; s.Min < 0 || s.Max < s.Min || s.Rate < 0 || s.Rate > 0 && s.Max == 0 {
+		err = errors.Join(err, fmt.Errorf("--stream-rate, --stream-length: %v per second of %s to %s: want a rate, and MIN-MAX", s.Rate, s.Min, s.Max))
+	}
+	return err
+}
 
 func cut(kv string) (key, value string, ok bool) { return strings.Cut(kv, "=") }
 

@@ -41,8 +41,18 @@ const (
 	Mix          Kind = "mix"
 )
 
+// Kinds of streams that last as long as they are asked to. They are only in
+// Config.Streams' load, or asked for by /run.
+const (
+	LongServerStream Kind = "long-server-stream"
+	LongBidi         Kind = "long-bidi"
+)
+
 // streamMessages is how many messages a stream has each way.
 const streamMessages = 3
+
+// pace is how often a lasting stream has a message each way.
+const pace = 250 * time.Millisecond
 
 // Call describes the RPCs of a load.
 type Call struct {
@@ -65,11 +75,17 @@ type Call struct {
 	Bytes int
 	// Metadata is sent with each RPC, as "key=value".
 	Metadata []string
+	// Length is how long RPCs of the lasting kinds last. Zero: one message.
+	Length time.Duration
+	// NoRetry takes away what retries grpc-go lets one take away: those of a
+	// service config. It always replays what it never put on the wire.
+	NoRetry bool
 }
 
-// endpoint sends RPCs: one channel, or one HTTP/1 client.
+// endpoint sends RPCs: one channel, or one HTTP/1 client. Where an RPC fails,
+// the reply is the last one that came; length is for the lasting kinds.
 type endpoint interface {
-	do(ctx context.Context, kind Kind) (echo.Reply, error)
+	do(ctx context.Context, kind Kind, length time.Duration) (echo.Reply, int, error)
 	close()
 }
 
@@ -125,6 +141,9 @@ func newChannel(call Call, c *stats.Collector, log *slog.Logger) (*channel, erro
 	if call.Policy != "" {
 		opts = append(opts, grpc.WithDefaultServiceConfig(fmt.Sprintf(`{"loadBalancingConfig":[{%q:{}}]}`, call.Policy)))
 	}
+	if call.NoRetry {
+		opts = append(opts, grpc.WithDisableRetry())
+	}
 	conn, err := grpc.NewClient(call.Target, opts...)
 	if err != nil {
 		return nil, err
@@ -137,73 +156,93 @@ func newChannel(call Call, c *stats.Collector, log *slog.Logger) (*channel, erro
 
 func (ch *channel) close() { ch.conn.Close() }
 
-func (ch *channel) do(ctx context.Context, kind Kind) (echo.Reply, error) {
+func (ch *channel) do(ctx context.Context, kind Kind, length time.Duration) (echo.Reply, int, error) {
 	var reply echo.Reply
-	b, err := echo.Encode(ch.req)
-	if err != nil {
-		return reply, err
+	req := ch.req
+	messages := max(1, int(length/pace))
+	if kind == LongServerStream {
+		req.Messages, req.DelayMS = messages, int(pace.Milliseconds())
 	}
-	if kind == Unary {
+	b, err := echo.Encode(req)
+	if err != nil {
+		return reply, 0, err
+	}
+	switch kind {
+	case Unary:
 		var out []byte
 		if err := ch.conn.Invoke(ctx, echo.Unary, b, &out); err != nil {
-			return reply, err
+			return reply, 0, err
 		}
-		return reply, echo.Decode(out, &reply)
-	}
-	method, messages := echo.ServerStream, 1
-	switch kind {
+		return reply, 1, echo.Decode(out, &reply)
 	case ClientStream:
-		method, messages = echo.ClientStream, streamMessages
+		return ch.stream(ctx, echo.ClientStream, b, streamMessages, 0)
 	case Bidi:
-		method, messages = echo.Bidi, streamMessages
+		return ch.stream(ctx, echo.Bidi, b, streamMessages, 0)
+	case LongBidi:
+		return ch.stream(ctx, echo.Bidi, b, messages, pace)
+	default:
+		return ch.stream(ctx, echo.ServerStream, b, 1, 0)
 	}
-	out, err := ch.stream(ctx, method, b, messages)
-	if err != nil {
-		return reply, err
-	}
-	return reply, echo.Decode(out, &reply)
 }
 
-// stream sends messages, reads to the end and returns the last answer. A stream
-// is one RPC: that all answers come from one server is checked.
-func (ch *channel) stream(ctx context.Context, method string, b *[]byte, messages int) ([]byte, error) {
+// stream sends messages, waiting after each, reads to the end and returns the
+// last answer and how many there were. A stream is one RPC: that all answers come
+// from one server is checked.
+func (ch *channel) stream(ctx context.Context, method string, b *[]byte, messages int, wait time.Duration) (echo.Reply, int, error) {
+	var last echo.Reply
 	s, err := ch.conn.NewStream(ctx, echo.StreamDesc(method), method)
 	if err != nil {
-		return nil, err
+		return last, 0, err
 	}
-	for range messages {
-		// EOF: the server has ended the stream; RecvMsg says how.
-		if err := s.SendMsg(b); err != nil && !errors.Is(err, io.EOF) {
-			return nil, err
-		}
-	}
-	if err := s.CloseSend(); err != nil {
-		return nil, err
-	}
-	var last []byte
-	server := ""
-	for {
+	sent := make(chan error, 1)
+	go func() { sent <- send(s, b, messages, wait) }()
+	answers := 0
+	for ; ; answers++ {
 		var out []byte
 		err := s.RecvMsg(&out)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, err
+			return last, answers, err // the stream is over: send returns too
 		}
 		var reply echo.Reply
 		if err := echo.Decode(out, &reply); err != nil {
-			return nil, err
+			return last, answers, err
 		}
-		if server != "" && reply.Server != server {
-			return nil, fmt.Errorf("one stream was answered by %s and %s", server, reply.Server)
+		if last.Server != "" && reply.Server != last.Server {
+			return last, answers, fmt.Errorf("one stream was answered by %s and %s", last.Server, reply.Server)
 		}
-		server, last = reply.Server, out
+		last = reply
 	}
-	if last == nil {
-		return nil, errors.New("the stream ended well without an answer")
+	if err := <-sent; err != nil {
+		return last, answers, err
 	}
-	return last, nil
+	if answers == 0 {
+		return last, 0, errors.New("the stream ended well without an answer")
+	}
+	return last, answers, nil
+}
+
+func send(s grpc.ClientStream, b *[]byte, messages int, wait time.Duration) error {
+	for i := range messages {
+		if i > 0 && wait > 0 {
+			t := time.NewTimer(wait)
+			select {
+			case <-t.C:
+			case <-s.Context().Done():
+				t.Stop()
+				return nil // RecvMsg says why
+			}
+		}
+		if err := s.SendMsg(b); err != nil {
+			if errors.Is(err, io.EOF) { // the server has ended the stream: RecvMsg says how
+				return nil
+			}
+			return err
+		}
+	}
+	return s.CloseSend()
 }
 
 type http1 struct {
@@ -220,7 +259,7 @@ func newHTTP1(call Call, c *stats.Collector) *http1 {
 
 func (h *http1) close() { h.client.CloseIdleConnections() }
 
-func (h *http1) do(ctx context.Context, _ Kind) (echo.Reply, error) {
+func (h *http1) do(ctx context.Context, _ Kind, _ time.Duration) (echo.Reply, int, error) {
 	var reply echo.Reply
 	scheme := "http"
 	if h.call.TLS {
@@ -228,17 +267,17 @@ func (h *http1) do(ctx context.Context, _ Kind) (echo.Reply, error) {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, scheme+"://"+h.call.Target+"/", strings.NewReader(strings.Repeat("x", h.call.Bytes)))
 	if err != nil {
-		return reply, err
+		return reply, 0, err
 	}
 	res, err := h.client.Do(req)
 	if err != nil {
-		return reply, err
+		return reply, 0, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return reply, fmt.Errorf("status %s", res.Status)
+		return reply, 0, fmt.Errorf("status %s", res.Status)
 	}
-	return reply, json.NewDecoder(res.Body).Decode(&reply)
+	return reply, 1, json.NewDecoder(res.Body).Decode(&reply)
 }
 
 // describe makes the code and message that /stats tells.

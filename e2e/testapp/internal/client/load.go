@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,10 @@ type load struct {
 	call      Call
 	stats     *stats.Collector
 	endpoints []endpoint
-	turn      atomic.Uint64
+	// turn and streams count what was begun, and so choose kind and channel.
+	turn, streams atomic.Uint64
+	// open counts RPCs in flight.
+	open atomic.Int64
 }
 
 func newLoad(call Call, channels int, c *stats.Collector, log *slog.Logger) (*load, error) {
@@ -50,28 +54,49 @@ func (l *load) close() {
 
 // one sends one RPC.
 func (l *load) one(ctx context.Context) {
-	n := l.turn.Add(1)
-	kind := l.call.Kind
+	n, kind := l.turn.Add(1), l.call.Kind
 	if kind == Mix {
 		kind = []Kind{Unary, ServerStream, ClientStream, Bidi}[n%4]
 	}
-	l.stats.Started()
+	l.send(ctx, n, kind, l.call.Length)
+}
+
+// lasting sends one stream of a random length, of either kind in turn.
+func (l *load) lasting(ctx context.Context, s Streams) {
+	n := l.streams.Add(1)
+	l.send(ctx, n, []Kind{LongServerStream, LongBidi}[n%2], s.Min+rand.N(s.Max-s.Min+1))
+}
+
+// send sends the nth RPC; a lasting one has its length more time than the deadline.
+func (l *load) send(ctx context.Context, n uint64, kind Kind, length time.Duration) {
+	l.open.Add(1)
+	defer l.open.Add(-1)
+	l.stats.Started(string(kind))
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, l.call.Deadline)
+	lasting := kind == LongBidi || kind == LongServerStream
+	deadline := l.call.Deadline
+	if lasting {
+		deadline += length
+	}
+	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
 	for _, kv := range l.call.Metadata {
 		if k, v, ok := cut(kv); ok {
 			ctx = metadata.AppendToOutgoingContext(ctx, k, v)
 		}
 	}
-	reply, err := l.endpoints[n%uint64(len(l.endpoints))].do(ctx, kind)
+	reply, answers, err := l.endpoints[n%uint64(len(l.endpoints))].do(ctx, kind, length)
 	now := time.Now()
 	if err != nil {
 		code, message := describe(err)
-		l.stats.Failed(now, code, message)
+		l.stats.Failed(stats.Failure{
+			BeganMS: begin.UnixMilli(), EndedMS: now.UnixMilli(), Kind: string(kind), Code: code, Message: message, Server: reply.Server, Answers: answers,
+		})
 		return
 	}
-	l.stats.Succeeded(now, reply.Server, reply.Authority, hostOf(reply), now.Sub(begin))
+	l.stats.Succeeded(now, stats.Success{
+		Kind: string(kind), Server: reply.Server, Authority: reply.Authority, PeerHost: hostOf(reply), Latency: now.Sub(begin), Lasting: lasting,
+	})
 }
 
 func hostOf(r echo.Reply) string {
@@ -101,9 +126,10 @@ func (l *load) burst(ctx context.Context, n, concurrency int) error {
 	return nil
 }
 
-// steady sends RPCs at a constant rate until ctx ends. They are due at fixed
-// times: a slow answer does not lower the rate (no coordinated omission).
-func (l *load) steady(ctx context.Context, rate *atomic.Int64) {
+// steady sends RPCs at a constant rate, in thousandths per second, until ctx ends,
+// and returns when all have ended. They are due at fixed times: a slow answer does
+// not lower the rate (no coordinated omission).
+func (l *load) steady(ctx context.Context, milliRate *atomic.Int64, one func(context.Context)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	inFlight := make(chan struct{}, maxInFlight)
@@ -116,13 +142,13 @@ func (l *load) steady(ctx context.Context, rate *atomic.Int64) {
 		case <-ctx.Done():
 			return
 		case now := <-t.C:
-			due += now.Sub(last).Seconds() * float64(rate.Load())
+			due += now.Sub(last).Seconds() * float64(milliRate.Load()) / 1000
 			last = now
 			for ; due >= 1; due-- {
 				select {
 				case inFlight <- struct{}{}:
 					wg.Go(func() {
-						l.one(context.WithoutCancel(ctx))
+						one(context.WithoutCancel(ctx))
 						<-inFlight
 					})
 				default:

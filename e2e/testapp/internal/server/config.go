@@ -41,8 +41,8 @@ func (c Config) Validate() error {
 	if c.Protocol != GRPC && c.Protocol != HTTP1 {
 		errs = append(errs, fmt.Errorf("--protocol: %q: want grpc or http1", c.Protocol))
 	}
-	if c.Exit != ExitNow && c.Exit != ExitGraceful {
-		errs = append(errs, fmt.Errorf("--exit: %q: want now or graceful", c.Exit))
+	if c.Exit != ExitNow && c.Exit != ExitGraceful && c.Exit != ExitNone {
+		errs = append(errs, fmt.Errorf("--exit: %q: want now, graceful or none", c.Exit))
 	}
 	return errors.Join(errs...)
 }

@@ -39,6 +39,8 @@ const (
 	ExitNow Exit = "now"
 	// ExitGraceful sends GOAWAY and lets RPCs end.
 	ExitGraceful Exit = "graceful"
+	// ExitNone has no handler for SIGTERM: the Go runtime ends the process.
+	ExitNone Exit = "none"
 )
 
 // Protocol is what the server speaks.
@@ -69,6 +71,9 @@ type Config struct {
 	ReadyDelay time.Duration
 	// Exit is how it ends.
 	Exit Exit
+	// Report is a URL which is asked (GET), with what=hook in its query, when
+	// /hook is asked, and with what=term when Run's context ends. Zero: none.
+	Report string
 	// Started is told the addresses once it listens. Zero: nobody is told.
 	Started func(service, admin net.Addr)
 	// MaxConnectionAge makes it close connections, with GOAWAY. Zero: never.
@@ -93,7 +98,12 @@ type server struct {
 	accepted, open, started, ended atomic.Int64
 }
 
-// Run serves until ctx ends.
+// Run serves until ctx ends. At Admin it answers
+//
+//	GET  /ready   200, or 503 before ReadyDelay
+//	GET  /stats   Stats
+//	GET  /hook    asks Report, as a pod's lifecycle hook
+//	POST /reset   begin counting anew
 func Run(ctx context.Context, cfg Config) error {
 	s := &server{cfg: cfg, health: health.NewServer()}
 	ln, err := listen(ctx, cfg.Listen)
@@ -146,6 +156,9 @@ func Run(ctx context.Context, cfg Config) error {
 	case <-ctx.Done():
 	}
 	cfg.Logger.Info("ending", "how", cfg.Exit)
+	if err := s.report(context.WithoutCancel(ctx), "term"); err != nil {
+		cfg.Logger.Warn("not reported", "error", err)
+	}
 	if cfg.Exit == ExitGraceful {
 		s.health.Shutdown()
 	}
@@ -189,6 +202,11 @@ func (s *server) admin() http.Handler {
 		_ = json.NewEncoder(w).Encode(Stats{
 			Name: s.cfg.Name, Accepted: s.accepted.Load(), Open: s.open.Load(), Started: s.started.Load(), Ended: s.ended.Load(),
 		})
+	})
+	mux.HandleFunc("GET /hook", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.report(r.Context(), "hook"); err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		}
 	})
 	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
 		s.accepted.Store(0)

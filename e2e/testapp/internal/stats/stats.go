@@ -22,8 +22,12 @@ const maxBuckets = 6000
 // it each new one takes the place of an old one in turn.
 const maxLatencies = 200_000
 
-// maxErrors bounds the distinct errors that are told.
-const maxErrors = 50
+// maxErrors bounds the distinct errors that are told, maxFailures the failures
+// that are told one by one.
+const (
+	maxErrors   = 50
+	maxFailures = 200
+)
 
 // Snapshot is the JSON of /stats and /run.
 type Snapshot struct {
@@ -44,8 +48,13 @@ type Snapshot struct {
 	// and the address without the port.
 	Authorities map[string]int64 `json:"authorities"`
 	Peers       map[string]int64 `json:"peers"`
+	// Kinds counts RPCs by kind; streams that were asked to last are kinds of
+	// their own ("long-bidi").
+	Kinds map[string]Counts `json:"kinds"`
 	// Errors has the first of each kind.
 	Errors []Error `json:"errors"`
+	// Failures has the first failed RPCs one by one.
+	Failures []Failure `json:"failures"`
 	// Connects counts connections that were made (grpcio: changes of a channel
 	// to READY), Disconnects those that ended, ConnectFailures failed dials.
 	Connects        int64 `json:"connects"`
@@ -54,7 +63,8 @@ type Snapshot struct {
 	// Remotes counts connections by the peer's address as getpeername tells it
 	// (empty in clients that cannot see it).
 	Remotes map[string]int64 `json:"remotes"`
-	// Latency of successful RPCs, in microseconds.
+	// Latency of successful RPCs, in microseconds, without the streams that were
+	// asked to last.
 	Latency Latency `json:"latency_us"`
 	// LastSuccessMS is the Unix time of the last success; 0: none.
 	LastSuccessMS int64 `json:"last_success_ms"`
@@ -70,6 +80,38 @@ type Error struct {
 	Count   int64  `json:"count"`
 	FirstMS int64  `json:"first_ms"`
 	LastMS  int64  `json:"last_ms"`
+}
+
+// Counts of one kind of RPC. Started minus the others are in flight.
+type Counts struct {
+	Started   int64 `json:"started"`
+	Succeeded int64 `json:"succeeded"`
+	Failed    int64 `json:"failed"`
+}
+
+// Failure is one failed RPC.
+type Failure struct {
+	// BeganMS and EndedMS are Unix times in milliseconds.
+	BeganMS int64  `json:"began_ms"`
+	EndedMS int64  `json:"ended_ms"`
+	Kind    string `json:"kind"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	// Server is who has answered on this stream, Answers how often. Empty: nobody
+	// had, so the client cannot know who it was.
+	Server  string `json:"server,omitempty"`
+	Answers int    `json:"answers,omitempty"`
+}
+
+// Success is one RPC that ended well.
+type Success struct {
+	Kind      string
+	Server    string
+	Authority string
+	PeerHost  string
+	Latency   time.Duration
+	// Lasting RPCs took as long as they were asked to: their latency says nothing.
+	Lasting bool
 }
 
 // Latency are percentiles.
@@ -109,17 +151,23 @@ func (c *Collector) Reset(now time.Time) {
 	defer c.mu.Unlock()
 	c.s = Snapshot{
 		SinceMS: now.UnixMilli(), ByServer: map[string]int64{}, Remotes: map[string]int64{},
-		Authorities: map[string]int64{}, Peers: map[string]int64{}, Errors: []Error{},
+		Authorities: map[string]int64{}, Peers: map[string]int64{}, Kinds: map[string]Counts{}, Errors: []Error{}, Failures: []Failure{},
 	}
 	c.latencies, c.next = nil, 0
 	c.timeline = map[int64]*TimelineBucket{}
 }
 
 // Started counts an RPC that begins.
-func (c *Collector) Started() {
+func (c *Collector) Started(kind string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.s.Started++
+	c.count(kind, Counts{Started: 1})
+}
+
+func (c *Collector) count(kind string, more Counts) {
+	k := c.s.Kinds[kind]
+	c.s.Kinds[kind] = Counts{Started: k.Started + more.Started, Succeeded: k.Succeeded + more.Succeeded, Failed: k.Failed + more.Failed}
 }
 
 // Skipped counts an RPC that was due, but did not begin.
@@ -130,43 +178,49 @@ func (c *Collector) Skipped() {
 }
 
 // Succeeded counts an RPC that ended well.
-func (c *Collector) Succeeded(now time.Time, server, authority, peerHost string, latency time.Duration) {
+func (c *Collector) Succeeded(now time.Time, r Success) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.s.Succeeded++
-	c.s.ByServer[server]++
-	c.s.Authorities[authority]++
-	c.s.Peers[peerHost]++
+	c.count(r.Kind, Counts{Succeeded: 1})
+	c.s.ByServer[r.Server]++
+	c.s.Authorities[r.Authority]++
+	c.s.Peers[r.PeerHost]++
 	c.s.LastSuccessMS = now.UnixMilli()
-	if len(c.latencies) < maxLatencies {
-		c.latencies = append(c.latencies, latency.Microseconds())
-	} else {
-		c.latencies[c.next%maxLatencies] = latency.Microseconds()
+	switch {
+	case r.Lasting:
+	case len(c.latencies) < maxLatencies:
+		c.latencies = append(c.latencies, r.Latency.Microseconds())
+	default:
+		c.latencies[c.next%maxLatencies] = r.Latency.Microseconds()
 		c.next++
 	}
 	if b := c.bucket(now); b != nil {
-		b.ByServer[server]++
+		b.ByServer[r.Server]++
 	}
 }
 
-// Failed counts an RPC that failed.
-func (c *Collector) Failed(now time.Time, code, message string) {
+// Failed counts an RPC that failed at f.EndedMS.
+func (c *Collector) Failed(f Failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.s.Failed++
-	if b := c.bucket(now); b != nil {
+	c.count(f.Kind, Counts{Failed: 1})
+	if b := c.bucket(time.UnixMilli(f.EndedMS)); b != nil {
 		b.Failed++
 	}
-	ms := now.UnixMilli()
+	if len(c.s.Failures) < maxFailures {
+		c.s.Failures = append(c.s.Failures, f)
+	}
 	for i := range c.s.Errors {
-		if e := &c.s.Errors[i]; e.Code == code && e.Message == message {
+		if e := &c.s.Errors[i]; e.Code == f.Code && e.Message == f.Message {
 			e.Count++
-			e.LastMS = ms
+			e.LastMS = f.EndedMS
 			return
 		}
 	}
 	if len(c.s.Errors) < maxErrors {
-		c.s.Errors = append(c.s.Errors, Error{Code: code, Message: message, Count: 1, FirstMS: ms, LastMS: ms})
+		c.s.Errors = append(c.s.Errors, Error{Code: f.Code, Message: f.Message, Count: 1, FirstMS: f.EndedMS, LastMS: f.EndedMS})
 	}
 }
 
@@ -211,7 +265,8 @@ func (c *Collector) Snapshot(now time.Time) Snapshot {
 	s.NowMS = now.UnixMilli()
 	s.ByServer, s.Remotes = clone(s.ByServer), clone(s.Remotes)
 	s.Authorities, s.Peers = clone(s.Authorities), clone(s.Peers)
-	s.Errors = slices.Clone(s.Errors)
+	s.Kinds = maps.Clone(s.Kinds)
+	s.Errors, s.Failures = slices.Clone(s.Errors), slices.Clone(s.Failures)
 	if l := slices.Sorted(slices.Values(c.latencies)); len(l) > 0 {
 		s.Latency = Latency{P50: l[len(l)/2], P99: l[len(l)*99/100], Max: l[len(l)-1]}
 	}

@@ -16,18 +16,26 @@ func TestSnapshot(t *testing.T) {
 	c := New(start)
 	c.Connected("10.96.0.1:50051")
 	for i := range 100 {
-		c.Started()
+		c.Started("unary")
 		at := start.Add(time.Duration(i) * 10 * time.Millisecond)
-		c.Succeeded(at, "a", "echo:50051", "10.244.0.5", time.Duration(i)*time.Millisecond)
+		c.Succeeded(at, Success{Kind: "unary", Server: "a", Authority: "echo:50051", PeerHost: "10.244.0.5", Latency: time.Duration(i) * time.Millisecond})
 	}
-	c.Started()
-	c.Failed(start.Add(250*time.Millisecond), "Unavailable", "why")
-	c.Failed(start.Add(260*time.Millisecond), "Unavailable", "why")
-	c.Failed(start.Add(270*time.Millisecond), "Internal", "other")
+	c.Started("long-bidi")
+	for _, f := range []Failure{{EndedMS: 250, Code: "Unavailable", Message: "why"}, {EndedMS: 260, Code: "Unavailable", Message: "why"}, {EndedMS: 270, Code: "Internal", Message: "other", Server: "a", Answers: 3}} {
+		f.Kind = "long-bidi"
+		f.EndedMS += start.UnixMilli()
+		c.Failed(f)
+	}
 	c.Disconnected()
 	s := c.SnapshotWithTimeline(start.Add(time.Second))
 	if s.Started != 101 || s.Succeeded != 100 || s.Failed != 3 || s.ByServer["a"] != 100 || s.Connects != 1 || s.Disconnects != 1 {
 		t.Errorf("counters: %+v", s)
+	}
+	if s.Kinds["unary"] != (Counts{Started: 100, Succeeded: 100}) || s.Kinds["long-bidi"] != (Counts{Started: 1, Failed: 3}) {
+		t.Errorf("kinds: %+v", s.Kinds)
+	}
+	if len(s.Failures) != 3 || s.Failures[2].Server != "a" || s.Failures[2].EndedMS != start.UnixMilli()+270 {
+		t.Errorf("failures: %+v", s.Failures)
 	}
 	if s.Latency != (Latency{P50: 50_000, P99: 99_000, Max: 99_000}) {
 		t.Errorf("latency: %+v", s.Latency)
@@ -64,13 +72,16 @@ func TestJSONOfNothing(t *testing.T) {
 func TestBounds(t *testing.T) {
 	c := New(start)
 	for i := range maxErrors + 10 {
-		c.Failed(start.Add(time.Duration(i)*time.Hour), "Unknown", strings.Repeat("x", i))
+		c.Failed(Failure{EndedMS: start.Add(time.Duration(i) * time.Hour).UnixMilli(), Code: "Unknown", Message: strings.Repeat("x", i)})
+	}
+	for range maxFailures {
+		c.Failed(Failure{EndedMS: start.UnixMilli(), Code: "Unknown", Message: "x"})
 	}
 	for i := range maxBuckets + 10 {
-		c.Succeeded(start.Add(time.Duration(i)*Bucket), "a", "", "", time.Millisecond)
+		c.Succeeded(start.Add(time.Duration(i)*Bucket), Success{Server: "a", Latency: time.Millisecond})
 	}
 	s := c.SnapshotWithTimeline(start)
-	if len(s.Errors) != maxErrors || s.Failed != maxErrors+10 {
+	if len(s.Errors) != maxErrors || s.Failed != maxErrors+10+maxFailures || len(s.Failures) != maxFailures {
 		t.Errorf("%d errors told, %d counted", len(s.Errors), s.Failed)
 	}
 	if len(s.Timeline) > maxBuckets {
