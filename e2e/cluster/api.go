@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -60,24 +61,15 @@ var errNotFound = errors.New("not found")
 
 // get reads path and decodes its JSON into out, if that is not nil.
 func (a *apiClient) get(ctx context.Context, path string, out any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path, nil)
-	if err != nil {
-		return err
-	}
-	res, err := a.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
+	code, b, err := a.do(ctx, http.MethodGet, path, "")
 	if err != nil {
 		return err
 	}
 	switch {
-	case res.StatusCode == http.StatusNotFound:
+	case code == http.StatusNotFound:
 		return fmt.Errorf("GET %s: %w", path, errNotFound)
-	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("GET %s: %s: %s", path, res.Status, bytes.TrimSpace(b))
+	case code != http.StatusOK:
+		return fmt.Errorf("GET %s: %d: %s", path, code, b)
 	case out == nil:
 		return nil
 	}
@@ -85,6 +77,25 @@ func (a *apiClient) get(ctx context.Context, path string, out any) error {
 		return fmt.Errorf("GET %s: %w", path, err)
 	}
 	return nil
+}
+
+// do sends a request with a JSON body, or none, and returns the answer's status
+// and body.
+func (a *apiClient) do(ctx context.Context, method, path, body string) (code int, answer []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := a.http.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return res.StatusCode, bytes.TrimSpace(b), err
 }
 
 // condition is part of many objects' status.

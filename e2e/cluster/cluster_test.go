@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -85,6 +84,8 @@ func TestCluster(t *testing.T) {
 		{"DialContextResolvesAndReachesServices", h.dial},
 		{"KilledContainerIsRestarted", h.killContainer},
 		{"StoppedProcessAnswersAgain", h.stopProcess},
+		{"EvictionAndItsPhases", h.evict},
+		{"CutOffPod", h.cutOff},
 		{"KilledDaemonComesBack", h.killDaemon},
 		{"StoppedKubeletMakesNodeNotReady", h.stopKubelet},
 		{"UnpluggedNodeIsNotReady", h.unplug},
@@ -298,15 +299,7 @@ func (h *harness) killContainer(t *testing.T) {
 }
 
 func (h *harness) stopProcess(t *testing.T) {
-	ps, err := h.c.Processes(h.ctx, "default", "client", "client")
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(ps, func(p cluster.Process) bool { return p.Command[0] == "/testapp" })
-	if i < 0 {
-		t.Fatalf("no /testapp among %v", ps)
-	}
-	if err := unix.Kill(ps[i].PID, unix.SIGSTOP); err != nil {
+	if err := h.c.SignalContainer(h.ctx, "default", "client", "client", unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(h.ctx, 500*time.Millisecond)
@@ -319,7 +312,7 @@ func (h *harness) stopProcess(t *testing.T) {
 	if _, err := h.get(ctx, http.MethodGet, url); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a stopped process: got %v, want a time-out", err)
 	}
-	if err := unix.Kill(ps[i].PID, unix.SIGCONT); err != nil {
+	if err := h.c.SignalContainer(h.ctx, "default", "client", "client", unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.get(h.ctx, http.MethodGet, url); err != nil {
@@ -363,10 +356,10 @@ func (h *harness) unplug(t *testing.T) {
 }
 
 func (h *harness) reboot(t *testing.T) {
-	if err := h.c.PowerOff("node2"); err != nil {
+	if err := h.c.PowerOff(h.ctx, "node2"); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.c.PowerOff("node2"); err == nil {
+	if err := h.c.PowerOff(h.ctx, "node2"); err == nil {
 		t.Error("a node that is off was switched off again")
 	}
 	h.wantCondition(t, "node2", cluster.NodeNotReady)

@@ -18,7 +18,11 @@
 //	conn, err := c.DialContext(ctx, "tcp", "client.shop.svc.cluster.local:8080")
 //	c.KillContainer(ctx, "shop", pods[0].Name, "evenkeel-sidecar")
 //	c.Processes(…)                                                // pids for kill, SIGSTOP, …
-//	c.PowerOff("node2"); c.PowerOn(ctx, "node2")
+//	c.SignalContainer(ctx, "shop", pods[0].Name, "evenkeel-sidecar", unix.SIGSTOP)
+//	c.CutOff(ctx, "shop", pods[0].Name, "tcp dport 6001")         // as a NetworkPolicy would
+//	c.Evict(ctx, "shop", pods[0].Name); c.Events(ctx, "shop")
+//	w, err := c.Watch(ctx, "shop"); w.Pods()                      // when each pod was created, ready, …
+//	c.PowerOff(ctx, "node2"); c.PowerOn(ctx, "node2")
 //	c.StopDaemon("node1", cluster.Kubelet); c.SignalDaemon("node1", cluster.APIServer, unix.SIGKILL)
 //	c.Dump(ctx, dir)                                              // when a test has failed
 //
@@ -82,7 +86,8 @@
 //
 // # Limitations
 //
-// IPv4 only. Linux/amd64 and arm64 of the machine's own architecture. Tried with
+// There is no NetworkPolicy: the network plugin is the simple bridge (CutOff does
+// what one would do, in the pod itself). IPv4 only. Linux/amd64 and arm64 of the machine's own architecture. Tried with
 // hybrid and v1 cgroups; on a machine with only cgroup2 the controllers are
 // delegated by the rules of the kernel's documentation, but nobody has tried.
 // Nodes cannot be added after Start.

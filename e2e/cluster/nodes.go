@@ -56,12 +56,20 @@ func (c *Cluster) NodePID(name string) (int, error) {
 // the node's /run.
 func (c *Cluster) NodeDir(name string) string { return filepath.Join(c.cfg.runDir(), name) }
 
-// PowerOff pulls the plug of a node: all its processes end at once, its network
-// goes. Its disk stays.
-func (c *Cluster) PowerOff(name string) error {
+// PowerOff pulls the plug of a node: its network goes, so that nothing of it says
+// goodbye, and all its processes end at once. Its disk stays.
+func (c *Cluster) PowerOff(ctx context.Context, name string) error {
 	p, err := c.nodeProcess(name)
 	if err != nil {
 		return err
+	}
+	// The cable goes, not only its carrier: closed sockets whose goodbye nobody takes
+	// keep the dead network namespace for minutes, and it its end of the cable.
+	c.mu.Lock()
+	sw := c.state.Switch
+	c.mu.Unlock()
+	if err := runIn(ctx, sw.PID, "ip", "link", "del", portOf(name)); err != nil {
+		return fmt.Errorf("cluster: power off %s: %w", name, err)
 	}
 	if err := p.kill(killTimeout); err != nil {
 		return fmt.Errorf("cluster: power off %s: %w", name, err)

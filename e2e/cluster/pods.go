@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"evenkeel.dev/e2e/cluster/internal/cgroup"
 )
@@ -216,26 +215,6 @@ func (c *Cluster) Processes(ctx context.Context, namespace, pod, container strin
 		ps = append(ps, Process{PID: pid, Command: strings.Split(string(bytes.TrimRight(b, "\x00")), "\x00")})
 	}
 	return ps, nil
-}
-
-// KillContainer sends SIGKILL to every process of a container at once, as the
-// kernel's OOM killer does. The kubelet then treats it by the pod's restart
-// policy.
-func (c *Cluster) KillContainer(ctx context.Context, namespace, pod, container string) error {
-	ps, err := c.Processes(ctx, namespace, pod, container)
-	if err != nil {
-		return err
-	}
-	if len(ps) == 0 {
-		return fmt.Errorf("cluster: container %s of pod %s/%s has no process", container, namespace, pod)
-	}
-	for _, p := range ps {
-		// The first one takes the others along: they may be gone by now.
-		if err := unix.Kill(p.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("cluster: kill process %d of container %s: %w", p.PID, container, err)
-		}
-	}
-	return nil
 }
 
 // PodCgroup returns a pod's cgroup2 directory on the machine.

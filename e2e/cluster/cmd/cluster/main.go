@@ -170,7 +170,7 @@ func (o *operator) run(name string, args []string) error {
 	case "net":
 		return o.enter(args[0], "-n", args[1:])
 	case "poweroff":
-		return o.cluster.PowerOff(args[0])
+		return o.cluster.PowerOff(o.ctx, args[0])
 	case "poweron":
 		return errors.Join(o.cluster.PowerOn(o.ctx, args[0]), o.cluster.WaitNode(o.ctx, args[0], cluster.NodeReady), o.cluster.Detach())
 	case "unplug":
