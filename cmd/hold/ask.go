@@ -25,7 +25,10 @@ func ask(cfg *config, now time.Time) error {
 	end := now.Add(cfg.timeout)
 	for {
 		err := askOnce(cfg, end)
-		if !errors.Is(err, errCut) {
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case !errors.Is(err, errCut):
 			return err
 		}
 		if time.Until(end) < again {
@@ -48,7 +51,12 @@ func askOnce(cfg *config, end time.Time) error {
 		return err
 	}
 	to := &syscall.SockaddrInet4{Port: int(cfg.port), Addr: [4]byte{127, 0, 0, 1}}
-	if err := syscall.Connect(fd, to); err != nil {
+	switch err := syscall.Connect(fd, to); {
+	case errors.Is(err, syscall.EINTR):
+		// By a signal of Go's runtime: signal(7), a socket call with a timeout is
+		// never restarted. Nothing was asked yet, so the next socket will do.
+		return err
+	case err != nil:
 		return failed("connect to the sidecar", err)
 	}
 	request := "GET /hold HTTP/1.1\r\nHost: localhost\r\nEvenkeel-Hold: " + cfg.secret + "\r\nConnection: close\r\n\r\n"
