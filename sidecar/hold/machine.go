@@ -121,7 +121,7 @@ func (m *Machine) Synced(now time.Time) {
 }
 
 // Learned takes how far the connections to the learned upstreams are. It must
-// come before the Status that named them.
+// come before the Status that named them; none were, until it is called with others.
 func (m *Machine) Learned(l Learned) { m.start.learned = l }
 
 // Wait takes that somebody waits for the start hold, at most for so long. Zero:

@@ -23,18 +23,18 @@ type startHold struct {
 
 func (m *Machine) endStart(now time.Time) (End, bool) {
 	s := &m.start
-	if s.over || !m.serving && !m.startBoundPassed(now) {
+	if s.over {
 		return End{}, false
 	}
 	e := End{Hold: Start, Waited: now.Sub(m.began), At: now}
 	switch {
-	case m.cfg.Started:
+	case m.serving && m.cfg.Started:
 		e.Reason, e.Waited = Latched, 0
-	case !s.synced.IsZero() && m.words.heard && s.learned.Complete:
+	case m.serving && !s.synced.IsZero() && m.words.heard && s.learned.Complete:
 		e.Reason = Answered
 	case m.startBoundPassed(now):
 		e.Reason, e.Missing = Timeout, m.startMissing()
-	case m.startSilent(now):
+	case m.serving && m.startSilent(now):
 		e.Reason = Silent
 	default:
 		return End{}, false
@@ -59,6 +59,8 @@ func (m *Machine) startSilent(now time.Time) bool {
 
 func (m *Machine) startMissing() []string {
 	switch {
+	case !m.serving:
+		return []string{"the data plane"}
 	case m.start.synced.IsZero():
 		return []string{"the control plane"}
 	case !m.words.heard:
