@@ -48,6 +48,7 @@ type server struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	t       *testing.T
 	streams chan *serverStream
+	tracks  chan *trackStream
 	refuse  func(context.Context) error
 }
 
@@ -98,9 +99,10 @@ func serve(t *testing.T, network, address string, opts ...grpc.ServerOption) (s 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = &server{t: t, streams: make(chan *serverStream, 100)}
+	s = &server{t: t, streams: make(chan *serverStream, 100), tracks: make(chan *trackStream, 100)}
 	g := grpc.NewServer(opts...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, s)
+	g.RegisterService(&rolloutDesc, s)
 	var done sync.WaitGroup
 	done.Go(func() { _ = g.Serve(ln) })
 	stop = sync.OnceFunc(func() { g.Stop(); done.Wait() })

@@ -84,7 +84,8 @@ func (s *state) release(w *word) {
 	}
 	svc.warm = false
 	if svc.barrier != "" {
-		delete(s.services, svc.name) // nothing was asked yet
+		s.drop(svc) // its list was not asked for yet
+		s.out.change(xds.DestinationType, svc.barrier, false)
 		return
 	}
 	// It stays, and is kept up to date, until the control plane is told.

@@ -209,7 +209,7 @@ func (s *state) show(d *destination) {
 	if d.next == nil || d.next.svc != nil && !d.next.svc.complete {
 		return
 	}
-	if d.shown == nil || d.shown.dst != d.next.dst {
+	if !d.hidden && (d.shown == nil || d.shown.dst != d.next.dst) {
 		s.routesDirty = true
 	}
 	s.release(d.shown)
