@@ -16,6 +16,8 @@ ARG TARGETARCH
 RUN test -d "cmd/$BIN" || { echo "BIN=$BIN: want sidecar, xds, injector or redirect" >&2; exit 1; }
 RUN CGO_ENABLED=0 GOOS=linux GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
       -ldflags "-s -w -X evenkeel.dev/cmd/internal/run.Version=$VERSION" -o /out/bin "./cmd/$BIN"
+# The redirect's image brings the helper for preStop commands, for other containers.
+RUN mkdir -p /out/root; if [ "$BIN" = redirect ]; then CGO_ENABLED=0 GOOS=linux GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags '-s -w' -o /out/root/hold ./cmd/hold; fi
 # An entrypoint cannot hold a build argument: the binary has its own name, and
 # /entrypoint is a link to it.
 RUN mkdir -p /out/root/etc /out/root/tmp && chmod 1777 /out/root/tmp \

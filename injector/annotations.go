@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // AnnotationPrefix is that of the annotations on a namespace or a pod which
@@ -28,16 +29,16 @@ var annotations = map[string]func(c *Config, value string) error{
 		}
 		return err
 	},
-	"start-timeout": func(c *Config, v string) error {
-		d, err := time.ParseDuration(v)
-		if err != nil {
-			return fmt.Errorf("%q is no duration such as 10s", v)
+	"start-timeout": durationOf(time.Millisecond, maxStartTimeout, func(c *Config, d time.Duration) { c.StartTimeout.Duration = d }),
+	"ready-timeout": durationOf(time.Millisecond, maxHold, func(c *Config, d time.Duration) { c.ReadyTimeout.Duration = d }),
+	"drain-timeout": durationOf(0, maxHold, func(c *Config, d time.Duration) { c.DrainTimeout = &metav1.Duration{Duration: d} }),
+	"drain-streams": durationOf(time.Millisecond, maxDrainStreams, func(c *Config, d time.Duration) { c.DrainStreams.Duration = d }),
+	"drain-min": func(c *Config, v string) error {
+		err := checkDrainMin(v)
+		if err == nil {
+			c.DrainMin = v
 		}
-		if err := checkStartTimeout(d); err != nil {
-			return err
-		}
-		c.StartTimeout.Duration = d
-		return nil
+		return err
 	},
 	"log-level": func(c *Config, v string) error {
 		if err := checkLogLevel(v); err != nil {
@@ -52,9 +53,20 @@ var annotations = map[string]func(c *Config, value string) error{
 	"sidecar-memory-limit": quantityOf("at least "+minMemoryLimit, func(c *Config) *resource.Quantity { return &c.Resources.MemoryLimit }),
 }
 
-// laterAnnotations are words of the product which this version does not act on.
-// Someone who sets one relies on it: say that it does nothing yet.
-var laterAnnotations = []string{"ready-timeout", "drain-min", "drain-timeout", "drain-streams"}
+// durationOf makes the setter of a duration.
+func durationOf(lo, hi time.Duration, set func(*Config, time.Duration)) func(*Config, string) error {
+	return func(c *Config, v string) error {
+		d, err := time.ParseDuration(v)
+		if err != nil {
+			return fmt.Errorf("%q is no duration such as 10s", v)
+		}
+		if err := checkBetween(d, lo, hi); err != nil {
+			return err
+		}
+		set(c, d)
+		return nil
+	}
+}
 
 // quantityOf makes the setter of a resource. want is "above 0" or "at least X".
 func quantityOf(want string, field func(*Config) *resource.Quantity) func(*Config, string) error {
@@ -94,8 +106,6 @@ func configure(base *Config, ns, pod map[string]string) (*Config, []Warning) {
 				if err := set(&cfg, value); err != nil {
 					warnings = append(warnings, warnf(ReasonBadAnnotation, name, "%s annotation %s: %s; ignored", source.name, key, err))
 				}
-			case slices.Contains(laterAnnotations, name):
-				warnings = append(warnings, warnf(ReasonBadAnnotation, name, "%s annotation %s: not supported by this version; ignored", source.name, key))
 			default:
 				warnings = append(warnings, warnf(ReasonBadAnnotation, "unknown", "%s annotation %s: not known%s; ignored", source.name, key, suggestion(name)))
 			}
@@ -108,6 +118,10 @@ func configure(base *Config, ns, pod map[string]string) (*Config, []Warning) {
 	}
 	if r.MemoryRequest.Cmp(r.MemoryLimit) > 0 {
 		r.MemoryLimit = r.MemoryRequest
+	}
+	// A floor that was raised above a bound which nobody touched means: more.
+	if least, err := time.ParseDuration(cfg.DrainMin); err == nil && cfg.DrainTimeout.Duration > 0 && least > cfg.DrainTimeout.Duration {
+		cfg.DrainTimeout = &metav1.Duration{Duration: least}
 	}
 	return &cfg, warnings
 }

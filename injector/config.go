@@ -42,6 +42,21 @@ type Config struct {
 	// StartTimeout is how long the app's start waits for its sidecar. Zero: 10s.
 	// Annotation: start-timeout.
 	StartTimeout metav1.Duration `json:"startTimeout,omitzero"`
+	// ReadyTimeout is how long the pod's readiness waits for its clients once the
+	// app is ready. Zero: 15s. Annotation: ready-timeout.
+	ReadyTimeout metav1.Duration `json:"readyTimeout,omitzero"`
+	// DrainTimeout is how long SIGTERM is held back at most. Empty: 30s; "0s":
+	// nothing is held back, and preStop hooks stay as they are. It is added to the
+	// grace period. Annotation: drain-timeout.
+	DrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
+	// DrainMin is how long SIGTERM is held back at least, for clients that have no
+	// sidecar: a duration, or auto (10s where the pod is reached from outside of the
+	// cluster, 3s where a Service selects it, else 0). Empty: auto. Annotation:
+	// drain-min.
+	DrainMin string `json:"drainMin,omitempty"`
+	// DrainStreams: RPCs that are older than this when the drain begins are not
+	// waited for. Zero: 30s. Annotation: drain-streams.
+	DrainStreams metav1.Duration `json:"drainStreams,omitzero"`
 	// LogLevel of sidecar and init step. Empty: info. Annotation: log-level.
 	LogLevel string `json:"logLevel,omitempty"`
 	// LogFormat of sidecar and init step: json or text. Empty: json.
@@ -70,6 +85,14 @@ type Resources struct {
 const (
 	defaultStartTimeout = 10 * time.Second
 	maxStartTimeout     = 10 * time.Minute
+	defaultReadyTimeout = 15 * time.Second
+	defaultDrainTimeout = 30 * time.Second
+	defaultDrainStreams = 30 * time.Second
+	drainMinAuto        = "auto"
+	// maxHold bounds what a pod's start and end may be held back: more is a typing
+	// error that nobody would notice before a node has to be emptied.
+	maxHold         = 10 * time.Minute
+	maxDrainStreams = 24 * time.Hour
 	// maxOutboundPorts is also the bound of the redirect's port set.
 	maxOutboundPorts = 64
 	// minMemoryLimit is what the supervisor and the worker need to stay up.
@@ -102,6 +125,18 @@ func (c *Config) WithDefaults() *Config {
 	}
 	if d.StartTimeout.Duration == 0 {
 		d.StartTimeout.Duration = defaultStartTimeout
+	}
+	if d.ReadyTimeout.Duration == 0 {
+		d.ReadyTimeout.Duration = defaultReadyTimeout
+	}
+	if d.DrainTimeout == nil {
+		d.DrainTimeout = &metav1.Duration{Duration: defaultDrainTimeout}
+	}
+	if d.DrainMin == "" {
+		d.DrainMin = drainMinAuto
+	}
+	if d.DrainStreams.Duration == 0 {
+		d.DrainStreams.Duration = defaultDrainStreams
 	}
 	if d.LogLevel == "" {
 		d.LogLevel = "info"
@@ -153,6 +188,21 @@ func (c *Config) Validate() error {
 	}
 	if err := checkStartTimeout(c.StartTimeout.Duration); err != nil {
 		bad("startTimeout", "%s", err)
+	}
+	for _, f := range []struct {
+		name      string
+		d, lo, hi time.Duration
+	}{
+		{"readyTimeout", c.ReadyTimeout.Duration, time.Millisecond, maxHold},
+		{"drainTimeout", c.DrainTimeout.Duration, 0, maxHold},
+		{"drainStreams", c.DrainStreams.Duration, time.Millisecond, maxDrainStreams},
+	} {
+		if err := checkBetween(f.d, f.lo, f.hi); err != nil {
+			bad(f.name, "%s", err)
+		}
+	}
+	if err := checkDrainMin(c.DrainMin); err != nil {
+		bad("drainMin", "%s", err)
 	}
 	if err := checkLogLevel(c.LogLevel); err != nil {
 		bad("logLevel", "%s", err)
@@ -219,6 +269,25 @@ func checkStartTimeout(d time.Duration) error {
 		return fmt.Errorf("%s, want above 0 and at most %s", d, maxStartTimeout)
 	}
 	return nil
+}
+
+func checkBetween(d, lo, hi time.Duration) error {
+	if d < lo || d > hi {
+		return fmt.Errorf("%s, want %s to %s", d, lo, hi)
+	}
+	return nil
+}
+
+// checkDrainMin accepts auto, and durations.
+func checkDrainMin(v string) error {
+	if v == drainMinAuto {
+		return nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return fmt.Errorf("%q is neither auto nor a duration such as 5s", v)
+	}
+	return checkBetween(d, 0, maxHold)
 }
 
 func checkLogLevel(l string) error {

@@ -45,9 +45,10 @@ const (
 	tokenExpiration = 3600
 )
 
-// initContainer attaches the redirect to the pod's cgroup and ends.
-func initContainer(cfg *Config, resources corev1.ResourceRequirements) corev1.Container {
-	return corev1.Container{
+// initContainer attaches the redirect to the pod's cgroup, brings the helper for
+// preStop commands where one is needed, and ends.
+func initContainer(cfg *Config, resources corev1.ResourceRequirements, held *holds) corev1.Container {
+	c := corev1.Container{
 		Name:            xds.InitContainer,
 		Image:           cfg.InitImage,
 		ImagePullPolicy: cfg.ImagePullPolicy,
@@ -84,17 +85,22 @@ func initContainer(cfg *Config, resources corev1.ResourceRequirements) corev1.Co
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		TerminationMessagePath:   corev1.TerminationMessagePathDefault,
 	}
+	if held.installs {
+		c.Args = append(c.Args, "--install-hold="+mountHold)
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volumeHold, MountPath: mountHold})
+	}
+	return c
 }
 
 // sidecarContainer relays the pod's RPCs as long as the pod lives.
-func sidecarContainer(cfg *Config, resources corev1.ResourceRequirements, workload string) corev1.Container {
+func sidecarContainer(cfg *Config, resources corev1.ResourceRequirements, workload string, held *holds) corev1.Container {
 	return corev1.Container{
 		Name:            xds.SidecarContainer,
 		Image:           cfg.SidecarImage,
 		ImagePullPolicy: cfg.ImagePullPolicy,
 		// An init container that stays: it runs before the app and outlives it.
 		RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
-		Args: []string{
+		Args: append([]string{
 			"run",
 			"--listen-port=" + strconv.Itoa(xds.PortOutbound),
 			fmt.Sprintf("--pod-listen=:%d", xds.PortPod),
@@ -111,14 +117,14 @@ func sidecarContainer(cfg *Config, resources corev1.ResourceRequirements, worklo
 			"--state-dir=" + mountState,
 			"--log-level=" + cfg.LogLevel,
 			"--log-format=" + cfg.LogFormat,
-		},
-		Env: []corev1.EnvVar{
+		}, held.args(cfg)...),
+		Env: append([]corev1.EnvVar{
 			fieldEnv("POD_NAMESPACE", "metadata.namespace"),
 			fieldEnv("POD_NAME", "metadata.name"),
 			fieldEnv("POD_UID", "metadata.uid"),
 			fieldEnv("NODE_NAME", "spec.nodeName"),
 			{Name: "GOMEMLIMIT", Value: goMemoryLimit(resources)},
-		},
+		}, held.env()...),
 		Ports:     []corev1.ContainerPort{{Name: "evenkeel", ContainerPort: xds.PortPod, Protocol: corev1.ProtocolTCP}},
 		Resources: resources,
 		// The next container starts when this returns: no probe period in the way.
@@ -156,9 +162,10 @@ func sidecarContainer(cfg *Config, resources corev1.ResourceRequirements, worklo
 	}
 }
 
-// volumes that the two containers mount; none of the user's containers does.
-func volumes(cfg *Config) []corev1.Volume {
-	return []corev1.Volume{
+// volumes that the two containers mount; of the user's containers, those with a
+// preStop command mount the helper's.
+func volumes(cfg *Config, held *holds) []corev1.Volume {
+	all := []corev1.Volume{
 		{Name: volumeToken, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 			// Its own token for its own audience: independent of the pod's
 			// automountServiceAccountToken, and worthless at the API server.
@@ -180,6 +187,12 @@ func volumes(cfg *Config) []corev1.Volume {
 			Path: cfg.CgroupRoot, Type: new(corev1.HostPathDirectory),
 		}}},
 	}
+	if held.installs {
+		all = append(all, corev1.Volume{Name: volumeHold, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			SizeLimit: new(resource.MustParse("16Mi")),
+		}}})
+	}
+	return all
 }
 
 // goMemoryLimit stays below the container's limit, so that the collector works

@@ -48,6 +48,8 @@ const (
 	ReasonNameTaken     Reason = "NameTaken"
 	ReasonPortTaken     Reason = "PortTaken"
 	ReasonNodeDNS       Reason = "NodeDNS"
+	ReasonHook          Reason = "PreStopHook"
+	ReasonNoGrace       Reason = "NoGracePeriod"
 	ReasonNamespaceLost Reason = "NamespaceUnreadable"
 )
 

@@ -9,6 +9,7 @@
 //	                             │           ├── decide.go       labels; what cannot have a sidecar
 //	                             │           ├── annotations.go  config.evenkeel.dev/… over Config
 //	                             │           ├── containers.go   evenkeel-init, evenkeel-sidecar, volumes
+//	                             │           ├── hold.go         preStop hooks, the grace period
 //	                             │           └── workload.go     what the pod belongs to
 //	                             └── events.go, metrics.go       what people and alerts hear of it
 //
@@ -29,6 +30,7 @@
 //	pod that cannot have a sidecar        admitted as it is; likewise (hostNetwork, Windows, user namespace,
 //	                                      Pod Security, a name or a port of ours taken)
 //	pod that has one already              admitted as it is, silently
+//	preStop hook of an unknown kind       it stays, that container's SIGTERM is not held back; likewise
 //	namespace cannot be read              injected with the defaults: the API server called, so it is labelled
 //	request malformed, too large, no Pod  HTTP error that names the field; failurePolicy Ignore admits the pod
 //	panic                                 HTTP 500, likewise
@@ -44,6 +46,7 @@
 // by a namespace's label, cannot be seen from here and would refuse such pods.
 // Likewise a LimitRange whose maximum or ratio the sidecar's resources exceed:
 // the annotations config.evenkeel.dev/sidecar-{cpu,memory}[-limit] fit them in.
+// The hold's secret is in the pod's spec: who may read the pod may drain it.
 // Where the pod mounts the API server's token, Kubernetes mounts it into our
 // containers too; they do not use it.
 package injector

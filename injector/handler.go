@@ -5,6 +5,8 @@ package injector
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,7 +59,7 @@ func (h *Handler) Handle(ctx context.Context, req admission.Request) admission.R
 	log := h.Logger.With("namespace", pod.Namespace, "pod", podName(pod), "uid", req.UID)
 
 	ns, nsWarnings := h.namespace(ctx, pod, log)
-	result := Mutate(pod, ns, h.OwnNamespace, h.Config)
+	result := Mutate(pod, ns, h.OwnNamespace, h.Config, newSecret())
 	result.Warnings = append(nsWarnings, result.Warnings...)
 
 	resp := admission.Allowed(string(result.Reason))
@@ -156,6 +158,13 @@ func graft(raw []byte, before, after *corev1.Pod) ([]byte, error) {
 		return nil, fmt.Errorf("request.object: cannot be patched: %w", err)
 	}
 	return patched, nil
+}
+
+// newSecret is 128 random bits, in hexadecimal.
+func newSecret() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // "Read [...] never returns an error": crypto/rand
+	return hex.EncodeToString(b[:])
 }
 
 func podName(pod *corev1.Pod) string {

@@ -16,6 +16,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// testSecret is what the handler makes up for each pod.
+const testSecret = "00112233445566778899aabbccddeeff"
+
 // testConfig is what a freshly installed injector has.
 func testConfig(t testing.TB) *Config {
 	t.Helper()

@@ -24,7 +24,10 @@ type Result struct {
 // Mutate returns pod with the init step and the sidecar, or pod as it is and the
 // reason. It is pure: the same input gives the same output, input is not changed.
 // It has no error: a pod that cannot be injected runs as without a mesh.
-func Mutate(pod *corev1.Pod, ns *Namespace, ownNamespace string, base *Config) Result {
+//
+// secret is what the pod's preStop hooks will show to its sidecar: hard to guess,
+// and of this pod alone.
+func Mutate(pod *corev1.Pod, ns *Namespace, ownNamespace string, base *Config, secret string) Result {
 	want, warnings := wanted(pod, ns)
 	if !want {
 		return Result{Pod: pod, Outcome: Skipped, Reason: ReasonDisabled, Warnings: warnings}
@@ -49,12 +52,14 @@ func Mutate(pod *corev1.Pod, ns *Namespace, ownNamespace string, base *Config) R
 	spec := &out.Spec
 	resources := sidecarResources(&pod.Spec, cfg.Resources)
 	raisePodResources(spec, resources)
+	held, problems := addHolds(spec, cfg, secret)
+	warnings = append(warnings, problems...)
 	// First of all, so that the user's own init containers may call too.
 	spec.InitContainers = append([]corev1.Container{
-		initContainer(cfg, *resources.DeepCopy()),
-		sidecarContainer(cfg, resources, workload(pod)),
+		initContainer(cfg, *resources.DeepCopy(), &held),
+		sidecarContainer(cfg, resources, workload(pod), &held),
 	}, spec.InitContainers...)
-	spec.Volumes = append(spec.Volumes, volumes(cfg)...)
+	spec.Volumes = append(spec.Volumes, volumes(cfg, &held)...)
 	for _, name := range cfg.ImagePullSecrets {
 		ref := corev1.LocalObjectReference{Name: name}
 		if !slices.Contains(spec.ImagePullSecrets, ref) {

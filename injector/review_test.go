@@ -198,7 +198,11 @@ func TestReviewInjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := applyPatch(t, in.Request.Object.Raw, resp.Patch)
-	want := Mutate(before, &Namespace{Name: "shop", Labels: enabled()}, "evenkeel-system", testConfig(t)).Pod
+	secret := got.Spec.Containers[0].Lifecycle.PreStop.HTTPGet.HTTPHeaders[0].Value
+	if len(secret) != 32 || secret == newSecret() {
+		t.Errorf("secret %q is easy to guess", secret)
+	}
+	want := Mutate(before, &Namespace{Name: "shop", Labels: enabled()}, "evenkeel-system", testConfig(t), secret).Pod
 	if !reflect.DeepEqual(rawPod(t, got), rawPod(t, want)) {
 		t.Errorf("the patched pod is not what Mutate makes:\ngot  %v\nwant %v", rawPod(t, got), rawPod(t, want))
 	}

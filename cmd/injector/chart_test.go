@@ -47,6 +47,10 @@ func TestChartDefaults(t *testing.T) {
 		Injection struct {
 			OutboundPorts []uint16        `json:"outboundPorts"`
 			StartTimeout  metav1.Duration `json:"startTimeout"`
+			ReadyTimeout  metav1.Duration `json:"readyTimeout"`
+			DrainTimeout  metav1.Duration `json:"drainTimeout"`
+			DrainMin      string          `json:"drainMin"`
+			DrainStreams  metav1.Duration `json:"drainStreams"`
 			Log           struct{ Level, Format string }
 			CgroupRoot    string             `json:"cgroupRoot"`
 			Resources     injector.Resources `json:"resources"`
@@ -56,7 +60,11 @@ func TestChartDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := values.Injection
-	fromChart := &injector.Config{OutboundPorts: i.OutboundPorts, StartTimeout: i.StartTimeout, LogLevel: i.Log.Level, LogFormat: i.Log.Format, CgroupRoot: i.CgroupRoot, Resources: i.Resources}
+	fromChart := &injector.Config{
+		OutboundPorts: i.OutboundPorts, StartTimeout: i.StartTimeout,
+		ReadyTimeout: i.ReadyTimeout, DrainTimeout: &i.DrainTimeout, DrainMin: i.DrainMin, DrainStreams: i.DrainStreams,
+		LogLevel: i.Log.Level, LogFormat: i.Log.Format, CgroupRoot: i.CgroupRoot, Resources: i.Resources,
+	}
 	got, want := encode(t, fromChart.WithDefaults()), encode(t, (&injector.Config{}).WithDefaults())
 	if got != want {
 		t.Errorf("the chart's defaults differ from the program's:\nchart   %s\nprogram %s", got, want)
@@ -132,7 +140,7 @@ func TestSidecarFlags(t *testing.T) {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}}
 	ns := &injector.Namespace{Name: "shop", Labels: map[string]string{xds.InjectLabel: xds.InjectLabelEnabled}}
-	r := injector.Mutate(pod, ns, "evenkeel-system", cfg)
+	r := injector.Mutate(pod, ns, "evenkeel-system", cfg, "00112233445566778899aabbccddeeff")
 	if r.Outcome != injector.Injected {
 		t.Fatal(r.Reason)
 	}

@@ -92,6 +92,7 @@ type initFlags struct {
 	outbound   ports
 	listener   port
 	timeout    time.Duration
+	hold       string
 }
 
 func parseInit(args []string, stderr io.Writer) (initFlags, error) {
@@ -104,6 +105,7 @@ func parseInit(args []string, stderr io.Writer) (initFlags, error) {
 	fs.Var(&f.outbound, "outbound-ports", fmt.Sprintf("destination `ports` to redirect, separated by commas, at most %d", redirect.MaxOutboundPorts))
 	fs.Var(&f.listener, "listener-port", "`port` where the sidecar listens on 127.0.0.1 and ::1")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this `time`")
+	fs.StringVar(&f.hold, "install-hold", "", "`directory` to copy the helper for preStop commands to, for the pod's containers")
 	if err := parse(fs, args); err != nil {
 		return f, err
 	}

@@ -22,6 +22,15 @@ func initPod(ctx context.Context, args []string, _, stderr io.Writer) error {
 		return err
 	}
 	logger := f.log.New(stderr)
+	if f.hold != "" {
+		helper, err := ownHold()
+		if err != nil {
+			return err
+		}
+		if err := installHold(helper, f.hold); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	start := time.Now()

@@ -1,7 +1,7 @@
 {{/*
 What the Deployments of the control plane have in common. Takes a dict of
 root, component, values (the component's), and what differs: args, ports, mounts
-and volumes as text of YAML lists, adminPort, annotations as a map.
+and volumes as text of YAML lists, adminPort, annotations as a map, minReadySeconds.
 */}}
 {{- define "evenkeel.deployment" -}}
 {{- $root := .root -}}
@@ -18,6 +18,9 @@ metadata:
 spec:
   replicas: {{ $v.replicas }}
   revisionHistoryLimit: 3
+  {{- with .minReadySeconds }}
+  minReadySeconds: {{ . }}
+  {{- end }}
   selector:
     matchLabels:
       {{- $selector | nindent 6 }}

@@ -29,13 +29,17 @@ type multiImage struct {
 	adds      []mutate.IndexAddendum
 }
 
-// add makes the image of one binary.
-func (m *multiImage) add(d daemon, arch, version, binary string) error {
-	b, err := os.ReadFile(binary)
-	if err != nil {
-		return err
+// add makes the image of the binaries in dir.
+func (m *multiImage) add(d daemon, arch, version, dir string) error {
+	var binaries []file
+	for _, name := range d.binaries() {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		binaries = append(binaries, file{name, 0o755, b})
 	}
-	content, err := layerTar(d.name, b)
+	content, err := layerTar(binaries)
 	if err != nil {
 		return err
 	}
@@ -78,9 +82,15 @@ func (m *multiImage) add(d daemon, arch, version, binary string) error {
 	return nil
 }
 
+type file struct {
+	name string
+	mode int64
+	data []byte
+}
+
 // layerTar is the whole file system: who we are, a place for temporary files,
-// and the binary.
-func layerTar(name string, binary []byte) ([]byte, error) {
+// and the binaries.
+func layerTar(binaries []file) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, dir := range []tar.Header{{Name: "etc/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}} {
@@ -89,15 +99,10 @@ func layerTar(name string, binary []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	for _, f := range []struct {
-		name string
-		mode int64
-		data []byte
-	}{
+	for _, f := range append([]file{
 		{"etc/group", 0o644, []byte("root:x:0:\nnonroot:x:65532:\n")},
 		{"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/tmp:/sbin/nologin\n")},
-		{name, 0o755, binary},
-	} {
+	}, binaries...) {
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: epoch, Format: tar.FormatPAX}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err

@@ -37,6 +37,8 @@ import (
 type daemon struct {
 	name string
 	user string
+	// brings are further binaries, at their names: for other containers.
+	brings []string
 }
 
 const nonroot = "65532:65532"
@@ -45,7 +47,7 @@ var daemons = []daemon{
 	{name: "sidecar", user: nonroot},
 	// Attaching BPF programs needs effective capabilities, which added ones are
 	// only for uid 0.
-	{name: "redirect", user: "0:0"},
+	{name: "redirect", user: "0:0", brings: []string{"hold"}},
 	{name: "injector", user: nonroot},
 	{name: "xds", user: nonroot},
 }
@@ -142,11 +144,13 @@ func build(ctx context.Context, cfg *config, stdout io.Writer) error {
 		reference := cfg.registry + "/" + d.name + ":" + cfg.version
 		img := multiImage{reference: reference}
 		for _, arch := range cfg.arches {
-			binary := filepath.Join(tmp, d.name+"-"+arch)
-			if err := compile(ctx, d.name, arch, cfg.version, binary); err != nil {
-				return err
+			dir := filepath.Join(tmp, d.name, arch)
+			for _, name := range d.binaries() {
+				if err := compile(ctx, name, arch, cfg.version, filepath.Join(dir, name)); err != nil {
+					return err
+				}
 			}
-			if err := img.add(d, arch, cfg.version, binary); err != nil {
+			if err := img.add(d, arch, cfg.version, dir); err != nil {
 				return fmt.Errorf("%s: %w", d.name, err)
 			}
 		}
@@ -158,6 +162,8 @@ func build(ctx context.Context, cfg *config, stdout io.Writer) error {
 	}
 	return nil
 }
+
+func (d daemon) binaries() []string { return append([]string{d.name}, d.brings...) }
 
 func compile(ctx context.Context, name, arch, version, output string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",

@@ -22,14 +22,16 @@ import (
 
 func writeArchive(t *testing.T, d daemon, arches ...string) []byte {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "binary")
-	// Large enough for several flate blocks.
-	if err := os.WriteFile(binary, bytes.Repeat([]byte("not really a program\n"), 10_000), 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	for _, name := range d.binaries() {
+		// Large enough for several flate blocks.
+		if err := os.WriteFile(filepath.Join(dir, name), bytes.Repeat([]byte("not really a program\n"), 10_000), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	img := multiImage{reference: "registry.example:5000/evenkeel/" + d.name + ":v1.2.3"}
 	for _, arch := range arches {
-		if err := img.add(d, arch, "v1.2.3", binary); err != nil {
+		if err := img.add(d, arch, "v1.2.3", dir); err != nil {
 			t.Fatal(err)
 		}
 	}

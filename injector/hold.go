@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright Authors of Evenkeel
+
+package injector
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"evenkeel.dev/xds"
+)
+
+// The static helper that runs a container's own preStop command after the hold.
+const (
+	volumeHold = volumePrefix + "hold"
+	mountHold  = "/var/run/evenkeel/hold"
+	holdBinary = mountHold + "/hold"
+)
+
+// defaultGrace is what a pod without terminationGracePeriodSeconds has.
+const defaultGrace = 30 * time.Second
+
+// holdGrace is what the helper waits beyond the sidecar's own bound.
+const holdGrace = 5 * time.Second
+
+// holds is what the pod's termination becomes.
+type holds struct {
+	// secret opens the sidecar's hook; empty: nothing is held.
+	secret string
+	// appGrace is the pod's own grace period.
+	appGrace time.Duration
+	// hooks are those that the sidecar performs in the containers' stead.
+	hooks map[string]sidecarHook
+	// installs: a container needs the helper.
+	installs bool
+}
+
+// sidecarHook is one entry of EVENKEEL_HOOKS (cmd/internal/sidecarcmd).
+type sidecarHook struct {
+	HTTPGet      *sidecarHTTPGet `json:"httpGet,omitempty"`
+	SleepSeconds int64           `json:"sleepSeconds,omitempty"`
+}
+
+type sidecarHTTPGet struct {
+	Scheme  string          `json:"scheme,omitempty"`
+	Host    string          `json:"host,omitempty"`
+	Port    int             `json:"port"`
+	Path    string          `json:"path,omitempty"`
+	Headers []sidecarHeader `json:"headers,omitempty"`
+}
+
+type sidecarHeader struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// addHolds puts the hold in front of the end of each app container: its preStop
+// hook becomes ours, and what it had still runs, after it. The time that this may
+// take is added to the grace period.
+func addHolds(spec *corev1.PodSpec, cfg *Config, secret string) (holds, []Warning) {
+	h := holds{appGrace: defaultGrace, hooks: map[string]sidecarHook{}}
+	if g := spec.TerminationGracePeriodSeconds; g != nil {
+		h.appGrace = time.Duration(*g) * time.Second
+	}
+	if cfg.DrainTimeout.Duration == 0 {
+		return h, nil
+	}
+	if h.appGrace == 0 {
+		// "the value zero indicates stop immediately via the kill signal (no
+		// opportunity to shut down)": k8s.io/api/core/v1, PodSpec.
+		return h, []Warning{warnf(ReasonNoGrace, "", "spec.terminationGracePeriodSeconds is 0: the pod is killed at once, RPCs that run on it fail")}
+	}
+	h.secret = secret
+	var warnings []Warning
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		if c.Lifecycle == nil {
+			c.Lifecycle = &corev1.Lifecycle{}
+		}
+		if w := h.take(c, cfg); w != nil {
+			warnings = append(warnings, *w)
+		}
+	}
+	seconds := int64((h.appGrace + cfg.DrainTimeout.Duration + time.Second - 1) / time.Second)
+	spec.TerminationGracePeriodSeconds = &seconds
+	return h, warnings
+}
+
+// take makes c's hook ours. With a warning, it was left as it is.
+func (h *holds) take(c *corev1.Container, cfg *Config) *Warning {
+	old := c.Lifecycle.PreStop
+	left := func(format string, args ...any) *Warning {
+		w := warnf(ReasonHook, "", "container %s: lifecycle.preStop: %s; it is left as it is, and the container's end is not held back", c.Name, fmt.Sprintf(format, args...))
+		return &w
+	}
+	switch {
+	case old == nil:
+	case old.Exec != nil:
+		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == mountHold }) {
+			return left("something is mounted at %s already", mountHold)
+		}
+		h.installs = true
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volumeHold, MountPath: mountHold, ReadOnly: true})
+		c.Lifecycle.PreStop = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: append([]string{
+			holdBinary,
+			"--port=" + strconv.Itoa(xds.PortPod),
+			"--secret=" + h.secret,
+			"--timeout=" + (cfg.DrainTimeout.Duration + holdGrace).String(),
+			"--",
+		}, old.Exec.Command...)}}
+		return nil
+	case old.HTTPGet != nil:
+		get, err := sidecarGet(c, old.HTTPGet)
+		if err != nil {
+			return left("%s", err)
+		}
+		h.hooks[c.Name] = sidecarHook{HTTPGet: get}
+	case old.Sleep != nil:
+		if old.Sleep.Seconds > 0 {
+			h.hooks[c.Name] = sidecarHook{SleepSeconds: old.Sleep.Seconds}
+		}
+	case old.TCPSocket != nil:
+		// "TCPSocket is NOT supported as a LifecycleHandler and kept for backward
+		// compatibility. There is no validation of this field and lifecycle hooks
+		// will fail at runtime when it is specified": k8s.io/api/core/v1.
+		return left("tcpSocket is none that Kubernetes performs")
+	default:
+		return left("its kind is not known to this version")
+	}
+	c.Lifecycle.PreStop = &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{
+		Path:        xds.PathHold + "?" + xds.QueryContainer + "=" + c.Name, // a DNS label: nothing to escape
+		Port:        intstr.FromInt32(xds.PortPod),
+		Scheme:      corev1.URISchemeHTTP,
+		HTTPHeaders: []corev1.HTTPHeader{{Name: xds.HeaderHold, Value: h.secret}},
+	}}
+	return nil
+}
+
+// sidecarGet is get with its port's name resolved, as the kubelet does it: among
+// the ports of the container.
+func sidecarGet(c *corev1.Container, get *corev1.HTTPGetAction) (*sidecarHTTPGet, error) {
+	port := get.Port.IntValue()
+	if get.Port.Type == intstr.String && port == 0 {
+		i := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == get.Port.StrVal })
+		if i < 0 {
+			return nil, fmt.Errorf("httpGet.port %q names no port of the container", get.Port.StrVal)
+		}
+		port = int(c.Ports[i].ContainerPort)
+	}
+	if port < 1 || port > 65535 {
+		return nil, fmt.Errorf("httpGet.port %s is no port", get.Port.String())
+	}
+	g := &sidecarHTTPGet{Scheme: string(get.Scheme), Host: get.Host, Port: port, Path: get.Path}
+	for _, h := range get.HTTPHeaders {
+		g.Headers = append(g.Headers, sidecarHeader{h.Name, h.Value})
+	}
+	return g, nil
+}
+
+// args and env are what the sidecar is told.
+func (h *holds) args(cfg *Config) []string {
+	args := []string{
+		"--ready-timeout=" + cfg.ReadyTimeout.Duration.String(),
+		"--drain-streams=" + cfg.DrainStreams.Duration.String(),
+	}
+	if h.secret == "" {
+		return args
+	}
+	return append(args,
+		"--drain-timeout="+cfg.DrainTimeout.Duration.String(),
+		"--drain-min="+cfg.DrainMin,
+		"--app-grace="+h.appGrace.String(),
+	)
+}
+
+func (h *holds) env() []corev1.EnvVar {
+	if h.secret == "" {
+		return nil
+	}
+	env := []corev1.EnvVar{fieldEnv("POD_IP", "status.podIP"), {Name: "EVENKEEL_HOLD_SECRET", Value: h.secret}}
+	if len(h.hooks) > 0 {
+		text, err := json.Marshal(h.hooks) // sorted by name
+		if err != nil {
+			panic(err) // strings and numbers
+		}
+		// The kubelet expands $(NAME) in values, and makes $ of $$.
+		env = append(env, corev1.EnvVar{Name: "EVENKEEL_HOOKS", Value: strings.ReplaceAll(string(text), "$", "$$")})
+	}
+	return env
+}
