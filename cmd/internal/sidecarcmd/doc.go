@@ -16,9 +16,12 @@
 //	  - supervisor.go: the loop; child.go: one worker process and why it ended;
 //	    listen.go, inherit.go: the sockets and how the worker finds them;
 //	    memory.go: what the cgroup says about memory.
-//	  - worker.go: the assembly; ready.go: what /ready and /wait answer; admin.go:
-//	    the two HTTP servers; redirect.go: the proof and the direct connections;
-//	    heartbeat.go: the pulse; stop.go: when the worker may end.
+//	  - worker.go: the assembly; holds.go: the goroutine that owns the machine of
+//	    the three holds (package sidecar/hold), and who hears of their ends;
+//	    latch.go: what of them outlives a restart; admin.go: the two HTTP servers,
+//	    /ready, /wait and /hold; hooks.go: a container's own preStop hook;
+//	    redirect.go: the proof and the direct connections; heartbeat.go: the pulse;
+//	    stop.go: when the worker may end; wait.go: `sidecar wait`.
 //
 // # Why a supervisor
 //
@@ -45,7 +48,14 @@
 //	SIGINT, or the context ends     stop at once, 0
 //	supervisor dies                 the worker notices its pipe and ends
 //	no IPv6 on the host             the IPv4 listener alone, logged
-//	control plane away              ready after 3 s of silence; `wait` returns at its timeout, with 0
+//	control plane away              ready and drained after 3 s of silence (the drain not before its
+//	                                floor); `wait` returns at its timeout, with 0
+//	worker crashes while it holds   start, ready: latched, or begun anew; drain: goes on from its begin.
+//	                                A preStop call that it held is cut: the kubelet takes it for a failed
+//	                                hook and stops that container; cmd/hold asks again
+//	no state directory              a restart begins the holds anew
+//	stranger calls /hold            403, and nothing happens; without a secret 404
+//	own hook of a container fails   500 with what it said; the container is stopped all the same
 //
 // # Limitations
 //

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"evenkeel.dev/redirect/origdst"
+	"evenkeel.dev/xds/api"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -225,6 +227,45 @@ func TestRedirectMetrics(t *testing.T) {
 		}
 	}
 	gathered(t, reg, map[string]float64{"evenkeel_redirect_effective": 0})
+}
+
+func TestDirectConnectionsAreReportedWhenTheyChange(t *testing.T) {
+	server := netip.MustParseAddrPort("10.96.3.4:50051")
+	var now []origdst.Direct
+	var told []string
+	r := &redirect{
+		log: quiet, prove: func() (origdst.Info, error) { return origdst.Info{}, nil },
+		directs: func() ([]origdst.Direct, error) { return now, nil },
+		report:  func(d *api.DirectConnections) { told = append(told, fmt.Sprint(d.GetDestinations())) },
+	}
+	want := func(n int) {
+		t.Helper()
+		if len(told) != n {
+			t.Errorf("told %d times, want %d: %v", len(told), n, told)
+		}
+	}
+	now = []origdst.Direct{{Destination: server, Open: 2}}
+	r.count() // the redirect does not act: there is nothing to count
+	want(0)
+	r.check(t.Context())
+	now = []origdst.Direct{{Destination: server, Total: 7}}
+	r.count()
+	want(0)
+	now = []origdst.Direct{{Open: 1}, {Destination: server, Open: 2, Total: 9}}
+	r.count()
+	slices.Reverse(now)
+	r.count()
+	want(1)
+	if got := told[0]; !strings.Contains(got, "10.96.3.4:50051") || !strings.Contains(got, "other") {
+		t.Errorf("told %s", got)
+	}
+	now = nil
+	r.count()
+	r.count()
+	want(2)
+	if told[1] != "[]" {
+		t.Errorf("told %s", told[1])
+	}
 }
 
 func gathered(t *testing.T, reg *prometheus.Registry, want map[string]float64) {

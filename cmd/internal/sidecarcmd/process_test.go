@@ -604,9 +604,10 @@ func TestWithoutControlPlane(t *testing.T) {
 	state := t.TempDir()
 	p := start(t, "unix://"+filepath.Join(t.TempDir(), "nobody"), "--state-dir="+state)
 	begin := time.Now()
-	if code, body := get(t, "http://"+p.pod+"/ready"); code != 503 || !strings.Contains(body, "control plane") {
-		t.Errorf("/ready at first: %d %s", code, body)
-	}
+	eventually(t, "the probe says why", func() bool {
+		code, body := get(t, "http://"+p.pod+"/ready")
+		return code == 503 && strings.Contains(body, "waiting for the first word of the control plane")
+	})
 	out, err := command("wait", "--debug="+p.debug, "--timeout=300ms").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "the app starts without the sidecar's word after") {
 		t.Errorf("wait: %v: %s", err, out)
