@@ -34,6 +34,9 @@ type Config struct {
 	DrainMin time.Duration
 	// AppGrace is the pod's own grace period, which the drain leaves to the app.
 	AppGrace time.Duration
+	// Anonymous: the pod has no UID (a sandbox). No endpoint can be told to be it, so
+	// that there is nothing to wait for but that a replica has spoken.
+	Anonymous bool
 
 	// Started: the start hold was over before a restart.
 	Started bool

@@ -178,6 +178,11 @@ func TestReady(t *testing.T) {
 			[]string{"ready answered at 100ms"},
 		},
 		{
+			"a pod without a UID: when anyone has spoken", func(c *Config) { c.Anonymous = true },
+			all(says(100*ms, "r1", Status{})),
+			[]string{"ready answered at 100ms"},
+		},
+		{
 			"not before the event loop turns", nil,
 			all(says(0, "r1", propagated), serves(700*ms)),
 			[]string{"ready answered at 700ms"},

@@ -23,7 +23,7 @@ func (m *Machine) endReady(now time.Time) (End, bool) {
 	switch bound := m.readyBound(); {
 	case m.cfg.Ready:
 		e.Reason, e.Waited = Latched, 0
-	case m.words.everyone(now, func(s *Status) bool { return s.Propagated }):
+	case m.cfg.Anonymous && m.words.heard, m.words.everyone(now, func(s *Status) bool { return s.Propagated }):
 		e.Reason = Answered
 	case !bound.IsZero() && !now.Before(bound):
 		e.Reason, e.Missing = Timeout, m.readyLag(now).missing

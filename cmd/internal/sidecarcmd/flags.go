@@ -75,7 +75,7 @@ func newRunFlags(c *Config) *flag.FlagSet {
 	fs.StringVar(&c.XDSToken, "xds-token", "/var/run/evenkeel/token/token", "`file` with the service-account token; read again at each connect")
 	fs.StringVar(&c.Namespace, "namespace", "", "`namespace` of the pod (required)")
 	fs.StringVar(&c.Pod, "pod", "", "`name` of the pod (required)")
-	fs.StringVar(&c.PodUID, "pod-uid", "", "`UID` of the pod")
+	fs.StringVar(&c.PodUID, "pod-uid", "", "`UID` of the pod; without one nobody can be told to connect to it, and it is ready at once")
 	fs.StringVar(&c.Node, "node", "", "`name` of the node")
 	fs.StringVar(&c.Zone, "zone", "", "`zone` of the node")
 	fs.StringVar(&c.Workload, "workload", "", "`name` of the controller that owns the pod")

@@ -59,7 +59,8 @@ func newHolds(cfg *Config, log *slog.Logger, reports reporter, reg prometheus.Re
 	h.machine = hold.New(hold.Config{
 		ReadyTimeout: cfg.ReadyTimeout, DrainTimeout: cfg.DrainTimeout,
 		DrainMin: time.Duration(cfg.DrainMin), AppGrace: cfg.AppGrace,
-		Started: h.latches.has(latchStarted), Ready: h.latches.has(latchReady),
+		Anonymous: cfg.PodUID == "",
+		Started:   h.latches.has(latchStarted), Ready: h.latches.has(latchReady),
 		Draining: h.latches.draining(now),
 	}, now)
 	if h.machine.Draining() {

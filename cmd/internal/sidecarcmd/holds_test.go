@@ -76,6 +76,7 @@ type podBench struct {
 func newPodBench(t *testing.T, configure func(*Config)) *podBench {
 	t.Helper()
 	cfg := Config{
+		PodUID:       "u1",
 		ReadyTimeout: 15 * time.Second, DrainTimeout: 30 * time.Second, DrainMin: floorAuto,
 		DrainStreams: 30 * time.Second, AppGrace: 30 * time.Second,
 		HoldSecret: secret, PodIP: "127.0.0.1", StateDir: t.TempDir(),

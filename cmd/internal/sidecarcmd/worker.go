@@ -97,6 +97,7 @@ func serve(ctx context.Context, cfg *Config, in *inheritance, log *slog.Logger) 
 		Logger:           log,
 		Listeners:        in.outbound,
 		Resolver:         late,
+		Reporter:         late,
 		OriginalDst:      origdst.Lookup,
 		ErrNoOriginalDst: origdst.ErrNone,
 		Registerer:       reg,
