@@ -56,6 +56,7 @@ type endpointSpec struct {
 	addr   netip.AddrPort
 	health corepb.HealthStatus
 	pod    string
+	uid    string // the pod's: a reused address is another resource version
 	node   string
 	zone   string
 }
@@ -185,7 +186,7 @@ func (e endpointSpec) resource(svc xds.Service) *Resource {
 		pod = ObjectKey{svc.Namespace, pod}.String()
 	}
 	fields := map[string]*structpb.Value{}
-	for k, v := range map[string]string{xds.EndpointPod: pod, xds.EndpointNode: e.node, xds.EndpointZone: e.zone} {
+	for k, v := range map[string]string{xds.EndpointPod: pod, xds.EndpointUID: e.uid, xds.EndpointNode: e.node, xds.EndpointZone: e.zone} {
 		if v != "" {
 			fields[k] = structpb.NewStringValue(v)
 		}

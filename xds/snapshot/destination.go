@@ -44,9 +44,9 @@ func (s *Store) address(a netip.AddrPort, topics *topicList) *api.Destination {
 		// Two Services with one ClusterIP exist only while a deleted one's address
 		// is given to the next: the one whose port matches, then by name.
 		var best *Service
-		for k := range keys {
-			svc := s.services[k]
-			if _, ok := s.portsOf(svc, a.Port()); ok && (best == nil || k.String() < best.Key.String()) {
+		for i := range keys {
+			svc := s.services[keys[i].key]
+			if _, ok := s.portsOf(svc, a.Port()); ok && (best == nil || svc.Key.String() < best.Key.String()) {
 				best = svc
 			}
 		}
@@ -67,8 +67,8 @@ func (s *Store) address(a netip.AddrPort, topics *topicList) *api.Destination {
 // being deleted, then the youngest.
 func (s *Store) podAt(a netip.Addr) *Pod {
 	var best *Pod
-	for k := range s.byPodIP[a] {
-		if p := s.pods[k]; best == nil || p.younger(best) {
+	for _, c := range s.byPodIP[a] {
+		if p := s.pods[c.key]; best == nil || p.younger(best) {
 			best = p
 		}
 	}

@@ -7,8 +7,10 @@
 //
 //	Change ──Apply──▶ Store ──Drain──▶ topics that changed
 //	                    │
+//	SetDraining ────────┤
 //	                    ├─Destination(name) ─▶ *Resource, the topics it depends on
-//	                    └─Collection(service) ─▶ sets of endpoint *Resources
+//	                    ├─Collection(service) ─▶ sets of endpoint *Resources
+//	                    └─Membership(pod) ─▶ the services that a Pod is in, and how
 //
 // An arrow is a function call. The Store keeps the inputs and their indexes and
 // nothing that was derived from them but a cache of host names; what is asked
@@ -33,16 +35,20 @@
 //
 // # Endpoint states
 //
-// The EndpointSlice says what is ready, the Pod what is about to be:
+// The EndpointSlice says what is ready, the Pod what is about to be. A Pod leaves
+// when it is being deleted, or while SetDraining is on for it: its preStop hook was
+// called, which a restart or the node's shutdown does without a deletion.
 //
 //	slice                             pod                          state
-//	ready, not terminating            not being deleted            HEALTHY   (ready)
-//	not ready                         ready, not being deleted     HEALTHY   (ready)
+//	ready, not terminating            does not leave               HEALTHY   (ready)
+//	not ready                         ready, does not leave        HEALTHY   (ready)
 //	not ready                         all containers but our       UNHEALTHY (warming)
 //	                                  sidecar are ready
 //	not ready                         anything else                not sent
 //	terminating, serving or ready     any                          DRAINING
-//	ready or serving                  being deleted                DRAINING
+//	ready or serving                  leaves                       DRAINING
+//	not ready, not terminating        ready, leaves                DRAINING
+//	not ready                         not ready, leaves            not sent
 //	terminating, neither              any                          not sent
 //	any                               gone (seen and deleted)      not sent
 //
@@ -52,6 +58,15 @@
 //
 // A Pod that was never seen does not count against its endpoint: the two
 // watches run at their own pace and the slice may be ahead.
+//
+// An endpoint of a slice made by hand may name its Pod without the UID: then it is
+// the Pod that has the name now.
+//
+// # Membership
+//
+// A Pod is in a Service whose selector selects it or whose slices list it, whatever
+// it is on its way to; there its state is the one in the table. Selectors are found
+// by one of their pairs among the Pod's own labels, so that neither side is walked.
 //
 // # Host names
 //
@@ -63,6 +78,7 @@
 // NodePorts, load-balancer and external IPs are not destinations: a connection
 // to them is relayed to where the app meant. A Pod on the host's network is not
 // found by its address, which is the node's. Only the first address of a slice's
-// endpoint is used, as kube-proxy does. Search lists changed by a Pod's
+// endpoint is used, as kube-proxy does. The ports of a headless Service that names
+// none are not in a Pod's Membership: they are whatever clients dial. Search lists changed by a Pod's
 // dnsConfig are not known.
 package snapshot

@@ -15,11 +15,28 @@ import (
 type candidate struct {
 	addr                        netip.AddrPort
 	ep                          *Endpoint // of one of the slices
+	pod                         *Pod      // that ep refers to; nil if it is not known
+	uid                         string    // of the Pod; empty if ep refers to none
 	ready, serving, terminating bool
 }
 
-func newCandidate(ep *Endpoint, port uint16) candidate {
-	return candidate{netip.AddrPortFrom(ep.Addr, port), ep, ep.Ready, ep.Serving, ep.Terminating}
+func (s *Store) candidate(svc *Service, ep *Endpoint, port uint16) candidate {
+	c := candidate{
+		addr: netip.AddrPortFrom(ep.Addr, port), ep: ep, uid: ep.PodUID,
+		ready: ep.Ready, serving: ep.Serving, terminating: ep.Terminating,
+	}
+	if ep.Pod == "" {
+		return c
+	}
+	switch pod := s.pods[ObjectKey{svc.Key.Namespace, ep.Pod}]; {
+	case pod == nil:
+	case c.uid == "": // a slice made by hand
+		c.pod, c.uid = pod, pod.UID
+	case c.uid == pod.UID:
+		c.pod = pod
+	default: // another Pod of that name
+	}
+	return c
 }
 
 // endpoints merges the slices of a Service into a list sorted by address. The
@@ -28,17 +45,20 @@ func newCandidate(ep *Endpoint, port uint16) candidate {
 // (https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#duplicate-endpoints),
 // and the same address may be there for two Pods when it was reused.
 func (s *Store) endpoints(svc *Service, ports portMatch) []endpointSpec {
-	all := s.candidates(svc, ports)
+	return s.specs(svc, s.candidates(svc, ports))
+}
+
+// specs are what is sent of candidates, which are sorted.
+func (s *Store) specs(svc *Service, all []candidate) []endpointSpec {
 	specs := make([]endpointSpec, 0, len(all))
-	uids := make([]string, 0, len(all))
 	for len(all) > 0 {
 		c := all[0]
 		all = all[1:]
-		for len(all) > 0 && all[0].addr == c.addr && all[0].ep.PodUID == c.ep.PodUID {
+		for len(all) > 0 && all[0].addr == c.addr && all[0].uid == c.uid {
 			c.merge(&all[0])
 			all = all[1:]
 		}
-		spec := endpointSpec{addr: c.addr, health: s.health(svc, &c), pod: c.ep.Pod, node: c.ep.Node, zone: c.ep.Zone}
+		spec := endpointSpec{addr: c.addr, health: s.health(&c), pod: c.ep.Pod, uid: c.uid, node: c.ep.Node, zone: c.ep.Zone}
 		if spec.health == corepb.HealthStatus_UNKNOWN {
 			continue
 		}
@@ -50,13 +70,13 @@ func (s *Store) endpoints(svc *Service, ports portMatch) []endpointSpec {
 		if last := len(specs) - 1; last >= 0 && specs[last].addr == spec.addr {
 			// Another Pod at the same address. They come in the order of their UIDs.
 			if preferred(spec.health, specs[last].health) {
-				specs[last], uids[last] = spec, c.ep.PodUID
+				specs[last] = spec
 			}
 			continue
 		}
-		specs, uids = append(specs, spec), append(uids, c.ep.PodUID)
+		specs = append(specs, spec)
 	}
-	return dropSecondFamily(specs, uids, svc.PreferIPv6)
+	return dropSecondFamily(specs, svc.PreferIPv6)
 }
 
 // candidates are all endpoints of the matching ports, sorted by address and UID.
@@ -69,17 +89,21 @@ func (s *Store) candidates(svc *Service, ports portMatch) []candidate {
 	for _, sl := range s.slices[svc.Key] {
 		for _, port := range ports.of(sl) {
 			for i := range sl.Endpoints {
-				all = append(all, newCandidate(&sl.Endpoints[i], port))
+				all = append(all, s.candidate(svc, &sl.Endpoints[i], port))
 			}
 		}
 	}
+	sortCandidates(all)
+	return all
+}
+
+func sortCandidates(all []candidate) {
 	slices.SortFunc(all, func(a, b candidate) int {
 		if c := a.addr.Compare(b.addr); c != 0 {
 			return c
 		}
-		return strings.Compare(a.ep.PodUID, b.ep.PodUID)
+		return strings.Compare(a.uid, b.uid)
 	})
-	return all
 }
 
 // merge joins two reports of the same Pod at the same address. One of them is
@@ -92,30 +116,28 @@ func (c *candidate) merge(o *candidate) {
 	if a, b := c.ep, o.ep; a.Pod < b.Pod || a.Pod == b.Pod && (a.Node < b.Node || a.Node == b.Node && a.Zone < b.Zone) {
 		c.ep = b
 	}
+	if c.pod == nil {
+		c.pod = o.pod
+	}
 }
 
 // health is the state of the table in the package's documentation; UNKNOWN
 // means that the endpoint is not sent.
-func (s *Store) health(svc *Service, c *candidate) corepb.HealthStatus {
+func (s *Store) health(c *candidate) corepb.HealthStatus {
 	if s.isGone(c.ep) {
 		return corepb.HealthStatus_UNKNOWN
 	}
-	var pod *Pod
-	if c.ep.Pod != "" {
-		pod = s.pods[ObjectKey{svc.Key.Namespace, c.ep.Pod}]
-		if pod != nil && c.ep.PodUID != "" && pod.UID != c.ep.PodUID {
-			pod = nil // another Pod of that name
-		}
-	}
-	terminating := c.terminating || pod != nil && pod.Terminating
+	// A ready Pod whose slice does not know it yet.
+	ahead := !c.terminating && c.pod != nil && c.pod.Ready
+	leaving := c.terminating || c.pod != nil && c.pod.Terminating || s.isDraining(c.uid)
 	switch {
-	case terminating && (c.serving || c.ready):
+	case leaving && (c.serving || c.ready || ahead):
 		return corepb.HealthStatus_DRAINING
-	case terminating:
+	case leaving:
 		return corepb.HealthStatus_UNKNOWN
-	case c.ready, pod != nil && pod.Ready:
+	case c.ready, ahead:
 		return corepb.HealthStatus_HEALTHY
-	case pod != nil && pod.AppReady:
+	case c.pod != nil && c.pod.AppReady:
 		return corepb.HealthStatus_UNHEALTHY
 	}
 	return corepb.HealthStatus_UNKNOWN
@@ -147,7 +169,7 @@ func preferred(a, b corepb.HealthStatus) bool {
 // dropSecondFamily leaves one endpoint of a Pod that is there with an IPv4 and an
 // IPv6 address: twice the connections would bring nothing, and a Pod with two
 // families would get twice the RPCs of a Pod with one.
-func dropSecondFamily(specs []endpointSpec, uids []string, preferIPv6 bool) []endpointSpec {
+func dropSecondFamily(specs []endpointSpec, preferIPv6 bool) []endpointSpec {
 	// Sorted: IPv4 comes before IPv6 (netip.Addr.Compare: by bit length first).
 	if len(specs) == 0 || specs[0].addr.Addr().Is6() || specs[len(specs)-1].addr.Addr().Is4() {
 		return specs
@@ -157,14 +179,14 @@ func dropSecondFamily(specs []endpointSpec, uids []string, preferIPv6 bool) []en
 		port uint16
 	}
 	has := map[podPort]struct{}{}
-	for i, spec := range specs {
-		if uids[i] != "" && spec.addr.Addr().Is6() == preferIPv6 {
-			has[podPort{uids[i], spec.addr.Port()}] = struct{}{}
+	for _, spec := range specs {
+		if spec.uid != "" && spec.addr.Addr().Is6() == preferIPv6 {
+			has[podPort{spec.uid, spec.addr.Port()}] = struct{}{}
 		}
 	}
 	kept := specs[:0]
-	for i, spec := range specs {
-		if _, ok := has[podPort{uids[i], spec.addr.Port()}]; !ok || spec.addr.Addr().Is6() == preferIPv6 {
+	for _, spec := range specs {
+		if _, ok := has[podPort{spec.uid, spec.addr.Port()}]; !ok || spec.addr.Addr().Is6() == preferIPv6 {
 			kept = append(kept, spec)
 		}
 	}

@@ -44,8 +44,8 @@ func (s *Store) hostsOf(svc *Service) hostTable {
 // its name here: who dials it means that Pod and no other.
 func (s *Store) betterHost(svc *Service, a, b *Endpoint) bool {
 	rank := func(ep *Endpoint) int {
-		c := newCandidate(ep, 0)
-		switch s.health(svc, &c) {
+		c := s.candidate(svc, ep, 0)
+		switch s.health(&c) {
 		case corepb.HealthStatus_HEALTHY:
 			return 3
 		case corepb.HealthStatus_UNHEALTHY:

@@ -81,6 +81,11 @@ type Service struct {
 	PreferIPv6 bool
 	// Policy is one of the xds.Policy values; empty means least_request.
 	Policy string
+	// Selector is spec.selector; none: nothing is selected.
+	Selector Labels
+	// External: type LoadBalancer or NodePort, or with externalIPs: clients outside
+	// of the cluster may have its Pods' addresses.
+	External bool
 }
 
 // ServicePort is a TCP port of a Service.
@@ -94,7 +99,7 @@ type ServicePort struct {
 func (s *Service) equal(o *Service) bool {
 	return s.Key == o.Key && s.Headless == o.Headless && s.ExternalName == o.ExternalName &&
 		s.AnyPort == o.AnyPort && s.LocalOnly == o.LocalOnly && s.PreferIPv6 == o.PreferIPv6 &&
-		s.Policy == o.Policy && slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.Ports, o.Ports)
+		s.Policy == o.Policy && s.Selector == o.Selector && s.External == o.External && slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.Ports, o.Ports)
 }
 
 // Slice is what is used of an EndpointSlice.
@@ -148,14 +153,17 @@ type Pod struct {
 	// AppReady: all containers but our sidecar are ready.
 	AppReady bool
 	// Ready is the Pod's condition, which its EndpointSlices are to follow.
-	Ready bool
+	Ready  bool
+	Labels Labels
+	// DeletionGrace is metadata.deletionGracePeriodSeconds; 0 unless Terminating.
+	DeletionGrace time.Duration
 	// Created decides between two Pods that show the same address.
 	Created time.Time
 }
 
 func (p *Pod) equal(o *Pod) bool {
 	return p.Key == o.Key && p.UID == o.UID && p.Node == o.Node && p.HostNetwork == o.HostNetwork &&
-		p.Terminating == o.Terminating && p.AppReady == o.AppReady && p.Ready == o.Ready && p.Created.Equal(o.Created) && slices.Equal(p.IPs, o.IPs)
+		p.Terminating == o.Terminating && p.Labels == o.Labels && p.DeletionGrace == o.DeletionGrace && p.AppReady == o.AppReady && p.Ready == o.Ready && p.Created.Equal(o.Created) && slices.Equal(p.IPs, o.IPs)
 }
 
 // Node is what is used of a Node.

@@ -3,6 +3,8 @@
 
 package snapshot
 
+import "slices"
+
 // portMatch says which ports of a Service's slices a dialled port stands for.
 type portMatch struct {
 	// names are the names of ports, shared by the Service and its slices.
@@ -66,4 +68,31 @@ func (m portMatch) of(sl *Slice) []uint16 {
 		}
 	}
 	return ports
+}
+
+// dialledPorts are the ports under which clients may know a Service: those for
+// which portsOf has an answer, sorted. Of a Service with AnyPort they cannot be
+// listed.
+func (s *Store) dialledPorts(svc *Service) []uint16 {
+	if svc.ExternalName != "" {
+		return nil
+	}
+	var list []uint16
+	for _, p := range svc.Ports {
+		list = append(list, p.Port)
+		if svc.Headless && p.TargetPort != 0 {
+			list = append(list, p.TargetPort)
+		}
+	}
+	if svc.Headless {
+		for _, sl := range s.slices[svc.Key] {
+			for _, p := range sl.Ports {
+				if p.Port != 0 && slices.ContainsFunc(svc.Ports, func(sp ServicePort) bool { return sp.Name == p.Name }) {
+					list = append(list, p.Port)
+				}
+			}
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }

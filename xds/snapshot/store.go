@@ -21,6 +21,7 @@ const (
 	topicService   topicKind = iota + 1 // the Service object
 	topicEndpoints                      // its slices, the Pods and Nodes that they refer to
 	topicAddress                        // who has an address
+	topicPod                            // a Pod's Membership, beside what its services say
 )
 
 // Config configures a Store.
@@ -41,8 +42,13 @@ type Store struct {
 
 	byClusterIP index[netip.Addr]
 	byPodIP     index[netip.Addr]
+	// byEndpoint: address → the Services whose slices have it, counted by endpoint.
+	byEndpoint index[netip.Addr]
 	// byPod: Pod → the Services whose slices refer to it, counted by endpoint.
 	byPod index[ObjectKey]
+	// bySelector: one pair of each selector → the Services that have it.
+	bySelector index[selectorPair]
+	podOf      map[string]*Pod // by UID
 
 	// gone holds the UIDs of Pods that were deleted while a slice still referred
 	// to them, until none does: such an endpoint must not look ready again
@@ -50,6 +56,8 @@ type Store struct {
 	// slices refer to it.
 	byUID index[string]
 	gone  map[string]struct{}
+
+	draining map[string]struct{} // UIDs of Pods for which SetDraining is on
 
 	hosts   map[ObjectKey]hostTable // lazily built, per Service
 	changed map[Topic]struct{}
@@ -72,9 +80,13 @@ func NewStore(cfg Config) *Store {
 		nodes:       map[string]*Node{},
 		byClusterIP: index[netip.Addr]{},
 		byPodIP:     index[netip.Addr]{},
+		byEndpoint:  index[netip.Addr]{},
 		byPod:       index[ObjectKey]{},
+		bySelector:  index[selectorPair]{},
+		podOf:       map[string]*Pod{},
 		byUID:       index[string]{},
 		gone:        map[string]struct{}{},
+		draining:    map[string]struct{}{},
 		hosts:       map[ObjectKey]hostTable{},
 		changed:     map[Topic]struct{}{},
 	}
@@ -149,6 +161,7 @@ func (s *Store) setService(k ObjectKey, svc *Service) {
 			s.byClusterIP.remove(a, k)
 			s.touchAddress(a)
 		}
+		s.unselect(old)
 	}
 	if svc == nil {
 		delete(s.services, k)
@@ -158,6 +171,7 @@ func (s *Store) setService(k ObjectKey, svc *Service) {
 			s.byClusterIP.add(a, k)
 			s.touchAddress(a)
 		}
+		s.choose(svc)
 	}
 	s.changed[Topic{kind: topicService, key: k}] = struct{}{}
 	s.touchEndpoints(k)
@@ -201,6 +215,7 @@ func (s *Store) setSlice(k ObjectKey, sl *Slice) {
 func (s *Store) refer(svc ObjectKey, sl *Slice) {
 	for i := range sl.Endpoints {
 		ep := &sl.Endpoints[i]
+		s.byEndpoint.add(ep.Addr, svc)
 		if ep.Pod != "" {
 			s.byPod.add(ObjectKey{sl.Key.Namespace, ep.Pod}, svc)
 		}
@@ -213,6 +228,7 @@ func (s *Store) refer(svc ObjectKey, sl *Slice) {
 func (s *Store) unrefer(svc ObjectKey, sl *Slice) {
 	for i := range sl.Endpoints {
 		ep := &sl.Endpoints[i]
+		s.byEndpoint.remove(ep.Addr, svc)
 		if ep.Pod != "" {
 			s.byPod.remove(ObjectKey{sl.Key.Namespace, ep.Pod}, svc)
 		}
@@ -235,8 +251,12 @@ func (s *Store) setPod(k ObjectKey, p *Pod) {
 			s.byPodIP.remove(a, k)
 			s.touchAddress(a)
 		}
+		if s.podOf[old.UID] == old {
+			delete(s.podOf, old.UID)
+		}
 		if p == nil || p.UID != old.UID {
 			s.left = append(s.left, old.UID)
+			delete(s.draining, old.UID)
 			if len(s.byUID[old.UID]) > 0 {
 				s.gone[old.UID] = struct{}{}
 				s.touchReferrers(s.byUID[old.UID])
@@ -247,6 +267,9 @@ func (s *Store) setPod(k ObjectKey, p *Pod) {
 		delete(s.pods, k)
 	} else {
 		s.pods[k] = p
+		if p.UID != "" {
+			s.podOf[p.UID] = p
+		}
 		// A watch that starts anew may show a Pod again whose end it had reported.
 		if _, was := s.gone[p.UID]; was {
 			delete(s.gone, p.UID)
@@ -260,6 +283,7 @@ func (s *Store) setPod(k ObjectKey, p *Pod) {
 			s.came = append(s.came, p.UID)
 		}
 	}
+	s.changed[Topic{kind: topicPod, key: k}] = struct{}{}
 	s.touchReferrers(s.byPod[k])
 }
 
@@ -312,34 +336,12 @@ func (s *Store) touchEndpoints(svc ObjectKey) {
 	delete(s.hosts, svc)
 }
 
-func (s *Store) touchReferrers(services map[ObjectKey]int) {
-	for svc := range services {
-		s.touchEndpoints(svc)
+func (s *Store) touchReferrers(services []counted) {
+	for i := range services {
+		s.touchEndpoints(services[i].key)
 	}
 }
 
 func (s *Store) touchAddress(a netip.Addr) {
 	s.changed[Topic{kind: topicAddress, addr: a}] = struct{}{}
-}
-
-// index is a counted set of objects under a key.
-type index[K comparable] map[K]map[ObjectKey]int
-
-func (x index[K]) add(k K, o ObjectKey) {
-	m := x[k]
-	if m == nil {
-		m = map[ObjectKey]int{}
-		x[k] = m
-	}
-	m[o]++
-}
-
-func (x index[K]) remove(k K, o ObjectKey) {
-	m := x[k]
-	if m[o]--; m[o] <= 0 {
-		delete(m, o)
-	}
-	if len(m) == 0 {
-		delete(x, k)
-	}
 }

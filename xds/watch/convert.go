@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -39,7 +40,7 @@ func (ps *problems) advise(field, format string, args ...any) {
 }
 
 func keyOf(m *metav1.ObjectMeta) snapshot.ObjectKey {
-	return snapshot.ObjectKey{Namespace: m.Namespace, Name: m.Name}
+	return snapshot.ObjectKey{Namespace: names.of(m.Namespace), Name: m.Name}
 }
 
 // convert makes the snapshot's input of a Kubernetes object. What the snapshot
@@ -78,6 +79,10 @@ func convertService(o *corev1.Service) (snapshot.Change, problems) {
 		svc.AnyPort = len(o.Spec.Ports) == 0
 	default:
 		svc.ClusterIPs = clusterIPs(&o.Spec, &ps)
+	}
+	if o.Spec.Type != corev1.ServiceTypeExternalName { // of which the selector is ignored
+		svc.Selector = snapshot.NewLabels(o.Spec.Selector)
+		svc.External = o.Spec.Type == corev1.ServiceTypeLoadBalancer || o.Spec.Type == corev1.ServiceTypeNodePort || len(o.Spec.ExternalIPs) > 0
 	}
 	if o.Spec.InternalTrafficPolicy != nil {
 		svc.LocalOnly = *o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
@@ -234,8 +239,8 @@ func convertEndpoint(o *discoveryv1.EndpointSlice, i int, ps *problems) (snapsho
 		Serving:     boolOr(e.Conditions.Serving, ready),
 		Terminating: boolOr(e.Conditions.Terminating, false),
 		Hostname:    stringOr(e.Hostname),
-		Node:        stringOr(e.NodeName),
-		Zone:        stringOr(e.Zone),
+		Node:        names.of(stringOr(e.NodeName)),
+		Zone:        names.of(stringOr(e.Zone)),
 	}
 	if ep.Hostname != "" {
 		if msgs := validation.IsDNS1123Label(ep.Hostname); len(msgs) > 0 {
@@ -261,12 +266,16 @@ func convertPod(o *corev1.Pod) (snapshot.Change, problems) {
 	p := &snapshot.Pod{
 		Key:         key,
 		UID:         string(o.UID),
-		Node:        o.Spec.NodeName,
+		Node:        names.of(o.Spec.NodeName),
 		HostNetwork: o.Spec.HostNetwork,
+		Labels:      snapshot.NewLabels(o.Labels),
 		Terminating: o.DeletionTimestamp != nil,
 		AppReady:    appReady(o),
 		Ready:       podReady(o),
 		Created:     o.CreationTimestamp.Time,
+	}
+	if g := o.DeletionGracePeriodSeconds; p.Terminating && g != nil {
+		p.DeletionGrace = time.Duration(max(0, *g)) * time.Second
 	}
 	texts := make([]string, 0, 2)
 	for _, ip := range o.Status.PodIPs {
