@@ -96,7 +96,11 @@ func (w *world) connect(pod string) *client {
 
 func connect(t testing.TB, lis *bufconn.Listener, n xds.Node, token string, opts ...grpc.DialOption) *client {
 	t.Helper()
-	cc := dialBuf(t, lis, nil, opts...)
+	return connectOver(t, dialBuf(t, lis, nil, opts...), n, token)
+}
+
+func connectOver(t testing.TB, cc *grpc.ClientConn, n xds.Node, token string) *client {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() { cancel(); cc.Close() })
 	if token != "" {

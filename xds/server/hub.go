@@ -5,6 +5,7 @@ package server
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -61,7 +62,7 @@ type value struct {
 // podWatch is who waits for a Pod to be seen, and who ends with it.
 type podWatch struct {
 	waiting map[chan struct{}]struct{}
-	bound   map[*mailbox]struct{}
+	bound   map[ender]struct{}
 }
 
 func newHub(store *snapshot.Store, m *metrics) *hub {
@@ -84,14 +85,20 @@ func (h *hub) setSynced() {
 	}
 }
 
-func (h *hub) apply(changes []snapshot.Change, seen time.Time) {
+func (h *hub) apply(changes []snapshot.Change, seen time.Time) snapshot.Delta {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range changes {
 		h.store.Apply(c)
 	}
-	delta := h.store.Drain()
 	h.metrics.objects(h.store.Counts())
+	return h.spread(seen)
+}
+
+// spread tells those who subscribe to what changed, and those who wait for Pods
+// or end with them.
+func (h *hub) spread(seen time.Time) snapshot.Delta {
+	delta := h.store.Drain()
 	for _, uid := range delta.PodsLeft {
 		h.podLeft(uid)
 	}
@@ -107,6 +114,27 @@ func (h *hub) apply(changes []snapshot.Change, seen time.Time) {
 	for e := range dirty {
 		h.update(e, seen)
 	}
+	return delta
+}
+
+// membership, setDraining and servicesAt ask or change the store.
+func (h *hub) membership(pod snapshot.ObjectKey) (snapshot.Membership, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.store.Membership(pod)
+}
+
+func (h *hub) setDraining(uid string, d snapshot.Drain, seen time.Time) snapshot.Delta {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.store.SetDraining(uid, d)
+	return h.spread(seen)
+}
+
+func (h *hub) servicesAt(dst netip.AddrPort) []snapshot.ObjectKey {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.store.ServicesAt(dst)
 }
 
 // update computes e anew and tells its subscribers if it differs.
@@ -200,14 +228,14 @@ func (h *hub) setTopics(e *entry, topics []snapshot.Topic) {
 	}
 }
 
-// bindPod ends mb's stream with the Pod, and returns the node that it runs on.
+// bindPod ends e's stream with the Pod, and returns the node that it runs on.
 // It waits until the Pod is seen, at most until ctx is done.
-func (h *hub) bindPod(ctx context.Context, mb *mailbox, pod snapshot.ObjectKey, uid string) (node string, ok bool) {
+func (h *hub) bindPod(ctx context.Context, e ender, pod snapshot.ObjectKey, uid string) (node string, ok bool) {
 	for {
 		h.mu.Lock()
 		if have, found := h.store.PodUID(pod); found && have == uid {
 			w := h.podWatch(uid)
-			w.bound[mb] = struct{}{}
+			w.bound[e] = struct{}{}
 			node := h.store.PodNode(pod)
 			h.mu.Unlock()
 			return node, true
@@ -229,11 +257,11 @@ func (h *hub) bindPod(ctx context.Context, mb *mailbox, pod snapshot.ObjectKey, 
 	}
 }
 
-func (h *hub) unbindPod(mb *mailbox, uid string) {
+func (h *hub) unbindPod(e ender, uid string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w := h.pods[uid]; w != nil {
-		delete(w.bound, mb)
+		delete(w.bound, e)
 		h.forgetPod(uid)
 	}
 }
@@ -241,7 +269,7 @@ func (h *hub) unbindPod(mb *mailbox, uid string) {
 func (h *hub) podWatch(uid string) *podWatch {
 	w := h.pods[uid]
 	if w == nil {
-		w = &podWatch{waiting: map[chan struct{}]struct{}{}, bound: map[*mailbox]struct{}{}}
+		w = &podWatch{waiting: map[chan struct{}]struct{}{}, bound: map[ender]struct{}{}}
 		h.pods[uid] = w
 	}
 	return w
@@ -270,7 +298,7 @@ func (h *hub) podLeft(uid string) {
 	if w == nil {
 		return
 	}
-	for mb := range w.bound {
-		mb.end(errPodGone)
+	for e := range w.bound {
+		e.end(errPodGone)
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 type metrics struct {
 	streams       prometheus.Gauge
+	tracks        prometheus.Gauge
+	badReports    prometheus.Counter
 	subscriptions *prometheus.GaugeVec
 	pushes        *prometheus.CounterVec
 	bytes         *prometheus.CounterVec
@@ -32,7 +34,11 @@ func newMetrics() *metrics {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "evenkeel_xds_" + name, Help: help}, labels)
 	}
 	m := &metrics{
-		streams:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "evenkeel_xds_streams", Help: "Sidecars that have a stream to this replica."}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "evenkeel_xds_streams", Help: "Sidecars that have a stream to this replica."}),
+		tracks:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "evenkeel_xds_track_streams", Help: "Sidecars that report to this replica over a stream."}),
+		badReports: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "evenkeel_xds_malformed_reports_total", Help: "Streams of reports that were ended since a report could not be read.",
+		}),
 		subscriptions: gauge("subscriptions", "Names that streams subscribe to.", "type"),
 		pushes:        counter("pushes_total", "Responses sent.", "type"),
 		bytes:         counter("push_bytes_total", "Bytes of the responses sent.", "type"),
@@ -65,7 +71,7 @@ func newMetrics() *metrics {
 func (m *metrics) register(r prometheus.Registerer) error {
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.streams, m.subscriptions, m.pushes, m.bytes, m.nacks, m.refused, m.malformed, m.slow, m.propagation, m.inputs,
+		m.streams, m.tracks, m.badReports, m.subscriptions, m.pushes, m.bytes, m.nacks, m.refused, m.malformed, m.slow, m.propagation, m.inputs,
 	} {
 		errs = append(errs, r.Register(c))
 	}

@@ -5,7 +5,9 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -15,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"evenkeel.dev/xds"
+	"evenkeel.dev/xds/api"
+	"evenkeel.dev/xds/rollout"
 	"evenkeel.dev/xds/snapshot"
 )
 
@@ -41,60 +45,98 @@ type Observer interface {
 	StreamClosed(stream uint64)
 }
 
-// open does what comes before the first answer: token, first request, synced
-// watch, Pod. On return without error the mailbox is bound to the Pod.
+// Tracker is told what sidecars report, and tells each pod about itself. Its
+// methods must not block. Streams are numbered like those of Observer, in one series.
+type Tracker interface {
+	// Serving: sidecars can connect from now on.
+	Serving()
+	// Changed: what Membership and ServicesAt answer may have changed; the UIDs are
+	// those of Pods that are new and that are gone.
+	Changed(came, left []string)
+	TrackOpened(stream uint64, n xds.Node, sink rollout.Sink)
+	// TrackReport returns an error that wraps rollout.ErrReport or rollout.ErrGone when the stream is to end.
+	TrackReport(stream uint64, r *api.Report) error
+	TrackClosed(stream uint64)
+}
+
+// open does what comes before the first answer.
 func (st *stream) open(ctx context.Context) (*discoverypb.DeltaDiscoveryRequest, error) {
-	s := st.srv
+	var first *discoverypb.DeltaDiscoveryRequest
+	n, err := st.srv.admit(ctx, st.mb, func() (n xds.Node, err error) {
+		if first, err = st.grpc.Recv(); err != nil {
+			return xds.Node{}, errHello{err}
+		}
+		return nodeOf(first)
+	})
+	if err != nil {
+		return nil, err
+	}
+	st.node, st.mb.node = n, n.Node
+	st.log = st.srv.log.With("sidecar", n.ID(), "stream", st.seq)
+	return first, nil
+}
+
+// ender is what ends with its Pod. The first reason counts.
+type ender interface{ end(reason error) }
+
+// errHello is that the first message did not come: the client's own doing.
+type errHello struct{ error }
+
+// admit is what every stream has to pass: token, first message, synced watch,
+// Pod. Without an error e is bound to the Pod. hello receives the first message
+// and says whom it is from.
+func (s *Server) admit(ctx context.Context, e ender, hello func() (xds.Node, error)) (xds.Node, error) {
 	var id *Identity
 	if s.cfg.Authenticator != nil {
 		i, err := s.authenticate(ctx)
 		if err != nil {
 			s.refused(ctx, "token", err)
-			return nil, err
+			return xds.Node{}, err
 		}
 		id = &i
 	}
 	// A client that opens a stream and says nothing is not kept.
-	hello := time.AfterFunc(s.cfg.StallTimeout, func() { closeConn(ctx) })
-	first, err := st.grpc.Recv()
-	hello.Stop()
-	if err != nil {
-		return nil, clean(err)
+	silent := time.AfterFunc(s.cfg.StallTimeout, func() { closeConn(ctx) })
+	n, err := hello()
+	silent.Stop()
+	if h, ok := errors.AsType[errHello](err); ok {
+		if errors.Is(h.error, io.EOF) {
+			h.error = status.Error(codes.InvalidArgument, "evenkeel: the stream ended before its first message")
+		}
+		return xds.Node{}, h.error
 	}
-	n, err := nodeOf(first)
 	if err == nil && id != nil {
 		err = id.check(&n)
 	}
 	if err != nil {
 		s.refused(ctx, "node", err)
-		return nil, err
+		return xds.Node{}, err
 	}
 	select {
 	case <-s.hub.synced:
 	case <-s.stop:
-		return nil, errShutdown
+		return xds.Node{}, errShutdown
 	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return xds.Node{}, status.FromContextError(ctx.Err()).Err()
 	}
-	if id != nil {
-		wait, cancel := context.WithTimeout(ctx, s.cfg.PodWait)
-		defer cancel()
-		node, ok := s.hub.bindPod(wait, st.mb, snapshot.ObjectKey{Namespace: n.Namespace, Name: n.Pod}, n.UID)
-		if !ok {
-			err := status.Errorf(codes.Unauthenticated, "evenkeel: pod %s with UID %s does not exist (waited %s for it)", n.ID(), n.UID, s.cfg.PodWait)
-			s.refused(ctx, "pod", err)
-			return nil, err
-		}
-		// The API server's word, not the client's; but a watch that is behind may have
-		// seen the Pod only as it was before it was scheduled. The view of
-		// internalTrafficPolicy Local is of this node as long as the stream lives.
-		if node != "" {
-			n.Node = node
-		}
+	if id == nil {
+		return n, nil
 	}
-	st.node, st.mb.node = n, n.Node
-	st.log = s.log.With("sidecar", n.ID(), "stream", st.seq)
-	return first, nil
+	wait, cancel := context.WithTimeout(ctx, s.cfg.PodWait)
+	defer cancel()
+	node, ok := s.hub.bindPod(wait, e, snapshot.ObjectKey{Namespace: n.Namespace, Name: n.Pod}, n.UID)
+	if !ok {
+		err := status.Errorf(codes.Unauthenticated, "evenkeel: pod %s with UID %s does not exist (waited %s for it)", n.ID(), n.UID, s.cfg.PodWait)
+		s.refused(ctx, "pod", err)
+		return xds.Node{}, err
+	}
+	// The API server's word, not the client's; but a watch that is behind may have
+	// seen the Pod only as it was before it was scheduled. The view of
+	// internalTrafficPolicy Local is of this node as long as the stream lives.
+	if node != "" {
+		n.Node = node
+	}
+	return n, nil
 }
 
 func (s *Server) authenticate(ctx context.Context) (Identity, error) {

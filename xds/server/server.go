@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,11 +34,13 @@ type Config struct {
 	Authenticator Authenticator
 	// Observer is told who subscribes to what. Nil: nobody.
 	Observer Observer
+	// Tracker makes of Reports what pods are told. Nil: the Rollout service is not there.
+	Tracker Tracker
 	// ClusterDomain is the cluster's DNS domain. Default: cluster.local.
 	ClusterDomain string
 
 	// StallTimeout is how long a client may leave responses unread or without
-	// their ACK before its connection is closed. Default: 30 s.
+	// their ACK, or statuses unread, before its connection is closed. Default: 30 s.
 	StallTimeout time.Duration
 	// MaxUnacked is the number of responses sent ahead of their ACKs; what
 	// changes meanwhile is coalesced. Default: 64.
@@ -84,7 +87,7 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// Server serves delta ADS from a snapshot.
+// Server serves delta ADS from a snapshot, and the Rollout service for Config.Tracker.
 type Server struct {
 	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
 
@@ -123,8 +126,28 @@ func New(cfg Config) (*Server, error) {
 // Apply takes in a batch of changes, the first of which was seen at that time.
 // It never waits for a stream.
 func (s *Server) Apply(changes []snapshot.Change, seen time.Time) {
-	s.hub.apply(changes, seen)
+	s.changed(s.hub.apply(changes, seen))
 }
+
+// changed tells the Tracker, without the hub's lock: it has one of its own.
+func (s *Server) changed(d snapshot.Delta) {
+	if t := s.cfg.Tracker; t != nil && (len(d.Topics) > 0 || len(d.PodsCame) > 0 || len(d.PodsLeft) > 0) {
+		t.Changed(d.PodsCame, d.PodsLeft)
+	}
+}
+
+// Membership is what is known of a Pod, for the Tracker.
+func (s *Server) Membership(pod snapshot.ObjectKey) (snapshot.Membership, bool) {
+	return s.hub.membership(pod)
+}
+
+// SetDraining makes the Pod's endpoints DRAINING for everyone, or no longer.
+func (s *Server) SetDraining(uid string, d snapshot.Drain) {
+	s.changed(s.hub.setDraining(uid, d, time.Now()))
+}
+
+// ServicesAt are the Services that an address belongs to.
+func (s *Server) ServicesAt(dst netip.AddrPort) []snapshot.ObjectKey { return s.hub.servicesAt(dst) }
 
 // Synced says that all that exists has been applied once: from now on "not
 // known" is an answer. It may be called more than once.
@@ -135,6 +158,10 @@ func (s *Server) Synced() { s.hub.setSynced() }
 func (s *Server) Serve(ctx context.Context, lis net.Listener, creds credentials.TransportCredentials) error {
 	gs := grpc.NewServer(s.options(creds)...)
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(gs, s)
+	if s.cfg.Tracker != nil {
+		gs.RegisterService(&rolloutService, s)
+		s.cfg.Tracker.Serving()
+	}
 	served := make(chan error, 1)
 	go func() { served <- gs.Serve(lis) }()
 	select {
@@ -160,7 +187,7 @@ func (s *Server) options(creds credentials.TransportCredentials) []grpc.ServerOp
 	return []grpc.ServerOption{
 		grpc.Creds(rememberConn(creds)),
 		grpc.ForceServerCodecV2(newCodec()),
-		// A sidecar has one stream and asks short questions.
+		// A sidecar has one stream on a connection and asks short questions.
 		grpc.MaxConcurrentStreams(16),
 		grpc.MaxRecvMsgSize(4 << 20),
 		// Thousands of mostly idle connections: no 32 KiB buffers for each. (The

@@ -55,6 +55,7 @@ func (p *parts) adminHandler() http.Handler {
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics, promhttp.HandlerOpts{Registry: p.metrics}))
 	mux.HandleFunc("GET /debug/subscriptions", p.subscriptions)
+	mux.HandleFunc("GET /debug/rollout", p.rollout)
 	if p.cfg.Pprof {
 		run.HandlePprof(mux)
 	}

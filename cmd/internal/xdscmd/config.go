@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -36,6 +37,8 @@ type Config struct {
 	TLSCert, TLSKey string
 	// Audience that sidecars' tokens must be for.
 	Audience string
+	// Replica is what this one is called where people see it; empty: the host's name.
+	Replica string
 	// Pprof adds Go's profiles to the admin port.
 	Pprof bool
 }
@@ -51,6 +54,7 @@ func (c *Config) registerFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.TLSCert, "tls-cert", "/tls/tls.crt", "PEM `file` of the serving certificate; read again when it changes")
 	fs.StringVar(&c.TLSKey, "tls-key", "/tls/tls.key", "PEM `file` of its key")
 	fs.StringVar(&c.Audience, "audience", xds.TokenAudience, "`audience` that the sidecars' tokens must be for")
+	fs.StringVar(&c.Replica, "replica", "", "`name` of this replica, for people; default: the host's name, which is the pod's")
 	fs.BoolVar(&c.Pprof, "pprof", false, "serve Go's profiles on the admin port")
 }
 
@@ -70,6 +74,13 @@ func parse(args []string) (*Config, error) {
 	}
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if c.Replica == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("--replica: required, as the host has no name: %w", err)
+		}
+		c.Replica = host
 	}
 	return c, c.Validate()
 }

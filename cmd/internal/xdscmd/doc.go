@@ -6,7 +6,7 @@
 //
 //	source (API server or files) ──changes──▶ server ──delta ADS──▶ sidecars
 //	                                            │
-//	                                            └─subscriptions──▶ rollout
+//	                                            └─subscriptions, reports──▶ rollout ──statuses──▶ sidecars
 //
 // The admin port is there first, so that probes can tell what is missing. The
 // ADS port is there once the source is synced and, with TLS, the certificate
@@ -19,6 +19,8 @@
 //	/metrics               Prometheus
 //	/debug/subscriptions   JSON: services and how many sidecars subscribe;
 //	                       ?service=shop/pricing:50051 names them
+//	/debug/rollout         JSON: who has answered for the pods of ?namespace=shop,
+//	                       of one workload with &workload=deployment/pricing
 //
 // # Failures
 //

@@ -63,6 +63,7 @@ func serve(ctx context.Context, cfg *Config, log *slog.Logger) error {
 		g.Go(func() error { return a.Serve(ctx, admin) })
 	}
 	g.Go(func() error { return p.source.Run(ctx, p) })
+	g.Go(func() error { return p.tracker.Run(ctx, p.server) })
 	g.Go(func() error { return p.serveADS(ctx) })
 	err = g.Wait()
 	log.Info("control plane stopped")
@@ -72,7 +73,6 @@ func serve(ctx context.Context, cfg *Config, log *slog.Logger) error {
 func assemble(cfg *Config, log *slog.Logger) (*parts, error) {
 	p := &parts{
 		cfg: cfg, log: log,
-		tracker: rollout.NewTracker(),
 		metrics: prometheus.NewRegistry(),
 		status:  newStatus(),
 		synced:  make(chan struct{}),
@@ -94,9 +94,19 @@ func assemble(cfg *Config, log *slog.Logger) (*parts, error) {
 		p.source, keys = k, k
 	}
 
-	sc := server.Config{Logger: log.With("part", "ads"), Registerer: p.metrics, Observer: p.tracker, ClusterDomain: cfg.ClusterDomain}
+	rc := rollout.Config{Logger: log.With("part", "rollout"), Registerer: p.metrics, Replica: cfg.Replica}
+	if r, ok := p.source.(rollout.Recorder); ok { // files have nobody to write Events for
+		rc.Recorder = r
+	}
+	var err error
+	if p.tracker, err = rollout.New(rc); err != nil {
+		return nil, err
+	}
+	sc := server.Config{
+		Logger: log.With("part", "ads"), Registerer: p.metrics, ClusterDomain: cfg.ClusterDomain,
+		Observer: p.tracker, Tracker: p.tracker,
+	}
 	if _, unix := cfg.unixPath(); !unix {
-		var err error
 		p.tokens, err = server.NewTokenVerifier(server.TokenConfig{Logger: log.With("part", "tokens"), Keys: keys, Audience: cfg.Audience})
 		if err != nil {
 			return nil, err
@@ -109,7 +119,6 @@ func assemble(cfg *Config, log *slog.Logger) (*parts, error) {
 			return nil, err
 		}
 	}
-	var err error
 	p.server, err = server.New(sc)
 	return p, err
 }
