@@ -15,6 +15,7 @@ import (
 
 	"evenkeel.dev/sidecar/h2"
 	"evenkeel.dev/sidecar/loop"
+	"evenkeel.dev/sidecar/report"
 	"evenkeel.dev/sidecar/router"
 	"evenkeel.dev/sidecar/upstream"
 )
@@ -31,6 +32,8 @@ type Config struct {
 	Listeners []*os.File
 	// Resolver; required.
 	Resolver Resolver
+	// Reporter hears what becomes of endpoints, called in the loop. Nil: nobody does.
+	Reporter report.Sink
 	// OriginalDst tells where an accepted connection was going; called in the
 	// loop. Nil: no connection was redirected.
 	OriginalDst func(fd int) (netip.AddrPort, error)

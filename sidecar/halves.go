@@ -170,6 +170,7 @@ func (u *upHalf) Closed(st *h2.Stream, end h2.StreamEnd) {
 	default:
 		c, msg := r.explain(end)
 		r.attemptEnded(now, c)
+		r.blame()
 		r.release(now)
 		r.fail(now, c, msg)
 	}

@@ -55,3 +55,11 @@ func blackHole(t testing.TB) string {
 func codeOf(err error) codes.Code { return status.Code(err) }
 
 func mustAddr(a string) netip.AddrPort { return netip.MustParseAddrPort(a) }
+
+// sweepNow does what the sweeper does every ten seconds.
+func (s *Sidecar) sweepNow(t testing.TB) {
+	t.Helper()
+	if err := s.inLoop(nil, func(now time.Time) { sweeper{s}.Expired(now, &s.sweeper) }); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -21,6 +21,9 @@ func (r *relay) fail(now time.Time, c code, msg string) {
 	}
 	r.finish(now, c)
 	r.s.stats.Errors[c]++
+	if c == codeUnavailable {
+		r.blamed()
+	}
 	if r.down == nil {
 		return
 	}

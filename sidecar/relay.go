@@ -56,6 +56,10 @@ type relay struct {
 	svc        *service
 	ep         *endpoint // nil when t was reached without a service
 	t          *target
+	older      *relay // in the flights of ep, or of t
+	younger    *relay
+	culprit    *endpoint    // whose fault it is that the RPC is where it is,
+	culpritAt  *target      // or the address's
 	rpc        *rpcStats    // of svc, or of t
 	m          *methodStats // of the current attempt
 	attempting bool
@@ -123,13 +127,20 @@ func (r *relay) begin(now time.Time, ds *downSession, st *h2.Stream, fields []hp
 func (r *relay) connect(now time.Time, t *target, ep *endpoint) error {
 	r.t, r.ep, r.attemptAt = t, ep, now
 	if ep == nil {
-		t.flights++
+		t.flights.push(r)
 		t.picked++
 		t.lastUse = now
+		t.mark()
+	} else {
+		ep.flights.push(r)
+		if ep.draining {
+			ep.mark()
+		}
 	}
 	st, err := t.pool.Open(now, &r.u, &r.ticket, r)
 	switch {
 	case err != nil:
+		r.blame()
 		r.release(now)
 		return err
 	case st != nil:
@@ -153,6 +164,7 @@ func (r *relay) StreamReady(now time.Time, st *h2.Stream) {
 // StreamRefused implements upstream.Waiter: nothing was sent.
 func (r *relay) StreamRefused(now time.Time, err error) {
 	r.unwait()
+	r.blame()
 	r.release(now)
 	r.unreachable(now, err)
 }
@@ -162,6 +174,14 @@ func (r *relay) send(now time.Time, st *h2.Stream) {
 	r.up = st
 	r.attempts++
 	r.attemptAt = now
+	if r.ep != nil {
+		r.ep.flights.began(r)
+		if r.ep.draining {
+			r.ep.mark()
+		}
+	} else {
+		r.t.flights.began(r)
+	}
 	r.sent = 0
 	r.attempting = true
 	if r.grpc {
@@ -196,8 +216,13 @@ func (r *relay) release(now time.Time) {
 	switch {
 	case r.ep != nil:
 		r.ep.be.Done(now)
+		r.ep.flights.remove(r)
+		if r.ep.draining {
+			r.ep.landed()
+		}
 	case r.t != nil:
-		r.t.flights--
+		r.t.flights.remove(r)
+		r.t.mark()
 	}
 	r.ep, r.t = nil, nil
 }

@@ -96,6 +96,14 @@ func (r *relay) again(now time.Time, end h2.StreamEnd) bool {
 	}
 	r.retired = !refused
 	r.attemptEnded(now, codeUnavailable)
+	r.blame()
+	if r.ep != nil {
+		r.ep.replayed++
+		r.ep.mark()
+	} else {
+		r.t.replayed++
+		r.t.mark()
+	}
 	r.release(now)
 	r.s.stats.Replays++
 	r.rerun = true

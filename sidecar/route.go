@@ -113,6 +113,9 @@ func (r *relay) balance(now time.Time, svc *service) {
 			r.noEndpoint(now, svc, err)
 			return
 		}
+		if len(svc.draining) > 0 && svc.noneReady != svc.b.NoneReady() {
+			svc.fallback() // a backoff has ended
+		}
 		e := endpointOf(be)
 		err = r.connect(now, e.t, e)
 		if err == nil {

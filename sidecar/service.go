@@ -5,6 +5,7 @@ package sidecar
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"evenkeel.dev/sidecar/balancer"
@@ -21,9 +22,17 @@ type service struct {
 	stats    rpcStats
 
 	waiting   waitList // RPCs that found no endpoint
-	inUse     bool     // its endpoints are kept connected
+	active    bool     // it has or had an RPC within Config.ServiceIdle
 	lastUse   time.Time
-	connected int // endpoints with an established session
+	warmUntil time.Time // kept connected until then, also without an RPC
+	inUse     bool      // its endpoints are kept connected, for either reason
+	connected int       // endpoints with an established session
+
+	draining  []*endpoint // those of track.draining
+	leaving   int         // endpoints that left the set while RPCs ran on them
+	noneReady bool        // at the latest call of fallback
+	changed   []*endpoint // to be reported
+	marked    bool        // it is to be reported
 }
 
 // endpoint joins a balancer's endpoint with the sessions to its address. It is
@@ -33,6 +42,9 @@ type endpoint struct {
 	be   *balancer.Endpoint
 	t    *target
 	rpcs [numCodes]uint64 // attempts that ended
+
+	flights flights
+	track
 }
 
 func endpointOf(be *balancer.Endpoint) *endpoint { return be.Data.(*endpoint) }
@@ -44,6 +56,10 @@ func (s *Sidecar) service(name string) *service {
 		svc.b = balancer.New(name, rand.New(rand.NewPCG(s.cfg.Rand.Uint64(), s.cfg.Rand.Uint64())))
 		svc.stats.init(name, s.cfg.MaxMethods)
 		s.services[name] = svc
+		if old, ok := s.lingering[name]; ok {
+			svc.adopt(old)
+		}
+		svc.mark()
 	}
 	return svc
 }
@@ -51,23 +67,40 @@ func (s *Sidecar) service(name string) *service {
 // update follows the control plane.
 func (svc *service) update(now time.Time, spec *balancer.Spec) {
 	svc.answered = true
-	added, removed := svc.b.Update(spec)
-	for _, be := range removed {
-		svc.drop(now, endpointOf(be))
+	c := svc.b.Update(spec)
+	// New ones first: what queues on an old one may be moved to them.
+	for _, be := range c.Added {
+		be.Data = &endpoint{svc: svc, be: be, t: svc.s.target(be.Addr())}
 	}
-	for _, be := range added {
-		e := &endpoint{svc: svc, be: be, t: svc.s.target(be.Addr())}
-		be.Data = e
-		e.t.join(e)
-		if e.t.pool.Sessions() > 0 {
-			svc.connected++
-		} else {
-			e.avoid(now)
-		}
+	for _, be := range c.Added {
+		e := endpointOf(be)
+		e.t.join(now, e)
+		e.follow(now)
 		if svc.inUse {
 			e.t.pool.Warm(now)
 		}
 	}
+	var stop []*endpoint
+	for _, be := range c.Removed {
+		e := endpointOf(be)
+		stop = append(stop, e)
+		svc.drop(now, e)
+	}
+	for _, be := range c.Moved {
+		e := endpointOf(be)
+		e.follow(now)
+		if e.draining {
+			stop = append(stop, e)
+		}
+	}
+	if svc.leaving > 0 {
+		for _, be := range c.Added {
+			svc.inherit(endpointOf(be))
+		}
+	}
+	svc.mark()
+	svc.fallback()
+	svc.moveQueued(now, stop)
 	svc.wake(now)
 }
 
@@ -76,7 +109,64 @@ func (svc *service) drop(now time.Time, e *endpoint) {
 	if e.t.pool.Sessions() > 0 {
 		svc.connected--
 	}
+	e.leave(now)
 	e.t.leave(now, e)
+}
+
+// inherit takes over the RPCs that run on an endpoint which left the set and has
+// now come back.
+func (svc *service) inherit(e *endpoint) {
+	for _, old := range svc.draining {
+		if !old.left || old.be.Addr() != e.be.Addr() || old.be.Spec().UID != e.be.Spec().UID {
+			continue
+		}
+		for r := old.flights.first; r != nil; r = r.younger {
+			r.ep = e
+		}
+		for r := e.flights.first; r != nil; {
+			next := r.younger
+			old.flights.push(r) // begun since
+			r = next
+		}
+		e.flights, old.flights = old.flights, flights{}
+		e.be.Inherit(old.be)
+		e.rpcs, e.failed, e.replayed = old.rpcs, old.failed, old.replayed
+		e.answer, e.slow, e.failing = old.answer, old.slow, old.failing
+		if e.t.pool.Sessions() > 0 {
+			e.connected()
+		}
+		svc.leaving--
+		old.draining = false
+		old.undrain()
+		// Not gone: its identity is that of e.
+		if i := slices.Index(svc.changed, old); i >= 0 {
+			svc.changed = slices.Delete(svc.changed, i, i+1)
+		}
+		e.mark()
+		return
+	}
+}
+
+// adopt takes over what still runs on the endpoints of a service that is no more and
+// had the same name.
+func (svc *service) adopt(old *service) {
+	delete(svc.s.lingering, old.name)
+	svc.draining, svc.changed, svc.leaving = old.draining, old.changed, old.leaving
+	old.draining, old.changed, old.leaving, old.marked = nil, nil, 0, false
+	for _, e := range svc.draining {
+		e.svc = svc
+	}
+	for _, e := range svc.changed {
+		e.svc = svc
+	}
+}
+
+// linger ends an ended service once nothing runs on its endpoints any more.
+func (svc *service) linger() {
+	if svc.ended && svc.leaving == 0 {
+		delete(svc.s.lingering, svc.name)
+		svc.mark()
+	}
 }
 
 // avoid keeps RPCs from an endpoint that has no session yet, if others have one.
@@ -89,6 +179,22 @@ func (e *endpoint) avoid(now time.Time) {
 // use is called with each RPC. The first one has all endpoints connected.
 func (svc *service) use(now time.Time) {
 	svc.lastUse = now
+	if svc.active {
+		return
+	}
+	svc.active = true
+	svc.mark()
+	svc.fallback()
+	svc.connect(now)
+}
+
+// warm has all endpoints connected before an RPC needs them.
+func (svc *service) warm(now time.Time) {
+	svc.warmUntil = now.Add(svc.s.cfg.ServiceIdle)
+	svc.connect(now)
+}
+
+func (svc *service) connect(now time.Time) {
 	if svc.inUse {
 		return
 	}
@@ -100,16 +206,37 @@ func (svc *service) use(now time.Time) {
 
 // sweep lets the sessions of a service go that nobody calls.
 func (svc *service) sweep(now time.Time) {
-	if !svc.inUse || now.Sub(svc.lastUse) < svc.s.cfg.ServiceIdle {
+	if svc.active && now.Sub(svc.lastUse) >= svc.s.cfg.ServiceIdle {
+		if svc.busy() {
+			svc.lastUse = now
+			return
+		}
+		svc.active = false
+		svc.mark()
+		svc.fallback()
+	}
+	if svc.active || now.Before(svc.warmUntil) {
 		return
 	}
-	svc.inUse = false
-	for _, be := range svc.b.Endpoints() {
-		e := endpointOf(be)
-		if !e.t.inUse() {
-			e.t.pool.Cool()
+	if svc.inUse {
+		svc.inUse = false
+		for _, be := range svc.b.Endpoints() {
+			if e := endpointOf(be); !e.t.inUse() {
+				e.t.pool.Cool()
+			}
 		}
 	}
+	if !svc.answered && svc.waiting.n == 0 {
+		svc.forget() // only its name was ever known
+	}
+}
+
+// busy: some RPC runs or waits.
+func (svc *service) busy() bool {
+	if svc.waiting.n > 0 || svc.leaving > 0 {
+		return true
+	}
+	return slices.ContainsFunc(svc.b.Endpoints(), func(be *balancer.Endpoint) bool { return be.InFlight() > 0 })
 }
 
 // inUse: some service that has the target keeps it connected.
@@ -127,10 +254,20 @@ func (svc *service) wake(now time.Time) { svc.waiting.wake(now) }
 
 // gone: the control plane says that the service is no more.
 func (svc *service) gone(now time.Time) {
-	for _, be := range svc.b.Endpoints() {
+	c := svc.b.Update(&balancer.Spec{Service: svc.name, Policy: svc.b.Policy()})
+	for _, be := range c.Removed {
 		svc.drop(now, endpointOf(be))
 	}
-	svc.ended = true
-	delete(svc.s.services, svc.name)
+	svc.forget()
 	svc.wake(now) // they are routed anew
+}
+
+// forget ends the service, as far as new RPCs are concerned.
+func (svc *service) forget() {
+	svc.ended, svc.active = true, false
+	delete(svc.s.services, svc.name)
+	if svc.leaving > 0 {
+		svc.s.lingering[svc.name] = svc
+	}
+	svc.mark()
 }

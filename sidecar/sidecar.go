@@ -18,7 +18,7 @@ import (
 	"evenkeel.dev/sidecar/upstream"
 )
 
-// Sidecar is the data plane. New, Run, Routes, Service, Snapshot and Heartbeat
+// Sidecar is the data plane. New, Run, Routes, Service, Warm, Snapshot and Heartbeat
 // may be called from any goroutine; all else belongs to the loop.
 type Sidecar struct {
 	// Fixed after New.
@@ -35,8 +35,10 @@ type Sidecar struct {
 	asking   waitList
 	asks     map[router.Key]*ask
 	services map[string]*service
-	targets  map[netip.AddrPort]*target
-	pools    *upstream.Pools
+	// Ended services with RPCs still running on their endpoints.
+	lingering map[string]*service
+	targets   map[netip.AddrPort]*target
+	pools     *upstream.Pools
 
 	h2Down, h2Up h2.Config
 	recycler     recycler
@@ -44,6 +46,7 @@ type Sidecar struct {
 	bodies       bodyPool
 	keptBytes    int
 	unrouted     rpcStats // RPCs that failed before they had a destination
+	reporter     reporter
 	stats        Stats
 	waits        [numWaits]uint64
 	sweeper      loop.Timer
@@ -76,9 +79,10 @@ func New(cfg Config) (*Sidecar, error) {
 	s := &Sidecar{
 		cfg: cfg, done: make(chan struct{}),
 		raws: map[*rawConn]struct{}{}, asks: map[router.Key]*ask{},
-		services: map[string]*service{}, targets: map[netip.AddrPort]*target{},
+		services: map[string]*service{}, lingering: map[string]*service{}, targets: map[netip.AddrPort]*target{},
 	}
 	s.recycler.s = s
+	s.reporter.s, s.reporter.sink = s, cfg.Reporter
 	s.unrouted.init("", cfg.MaxMethods)
 
 	cfg.Loop.Logger = cfg.Logger
@@ -165,6 +169,12 @@ func (s *Sidecar) Service(name string, spec *balancer.Spec) {
 	})
 }
 
+// Warm has a service's endpoints connected, as a first RPC would, before there is
+// one, and those that arrive later too. It ends Config.ServiceIdle after the latest call.
+func (s *Sidecar) Warm(name string) {
+	s.loop.Post(func(now time.Time) { s.service(name).warm(now) })
+}
+
 // ask is a question to the control plane.
 type ask struct {
 	at      time.Time // first asked
@@ -221,6 +231,9 @@ func (w sweeper) Expired(now time.Time, t *loop.Timer) {
 		svc.sweep(now)
 	}
 	for _, t := range s.targets {
+		if t.told && t.flights.n > 0 {
+			t.mark() // they have grown older
+		}
 		t.collect(now)
 	}
 	for _, d := range s.downs {

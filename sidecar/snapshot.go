@@ -35,7 +35,8 @@ type ServiceSnapshot struct {
 	Policy    string             `json:"policy"`
 	Version   string             `json:"version,omitempty"`
 	Answered  bool               `json:"answered"`
-	InUse     bool               `json:"in_use"`
+	Active    bool               `json:"active"` // has RPCs, or had of late
+	InUse     bool               `json:"in_use"` // its endpoints are kept connected
 	Waiting   int                `json:"waiting"`
 	Endpoints []EndpointSnapshot `json:"endpoints"`
 }
@@ -117,7 +118,7 @@ func (s *Sidecar) snapshot(now time.Time) Snapshot {
 	for _, t := range s.targets {
 		if !t.lastUse.IsZero() {
 			e := t.snapshot()
-			e.InFlight, e.Picked, e.RPCs = t.flights, t.picked, statusMap(&t.rpcs)
+			e.InFlight, e.Picked, e.RPCs = t.flights.n, t.picked, statusMap(&t.rpcs)
 			snap.Direct = append(snap.Direct, e)
 		}
 	}
@@ -146,7 +147,7 @@ func (s *Sidecar) snapshot(now time.Time) Snapshot {
 func (svc *service) snapshot() ServiceSnapshot {
 	v := ServiceSnapshot{
 		Name: svc.name, Policy: svc.b.Policy().String(), Version: svc.b.Version(), Answered: svc.answered,
-		InUse: svc.inUse, Waiting: svc.waiting.n, Endpoints: []EndpointSnapshot{},
+		Active: svc.active, InUse: svc.inUse, Waiting: svc.waiting.n, Endpoints: []EndpointSnapshot{},
 	}
 	for _, be := range svc.b.Endpoints() {
 		e := endpointOf(be)

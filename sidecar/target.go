@@ -18,13 +18,20 @@ type target struct {
 	addr  netip.AddrPort
 	pool  *upstream.Pool
 	users []*endpoint // of services
+	uid   string      // of the pod that the sessions are to, as far as a service tells
 
 	// For streams without a service.
 	direct  rpcStats
-	flights int // relays that hold the target directly
+	flights flights
 	picked  uint64
 	rpcs    [numCodes]uint64
 	lastUse time.Time
+
+	failed, replayed uint64
+	marked           bool // it is to be reported
+	told             bool // it was
+	toldFlights      int
+	gone             bool
 }
 
 func (s *Sidecar) target(addr netip.AddrPort) *target {
@@ -38,7 +45,25 @@ func (s *Sidecar) target(addr netip.AddrPort) *target {
 	return t
 }
 
-func (t *target) join(e *endpoint) { t.users = append(t.users, e) }
+// join has the endpoint hear of the sessions, and takes the answer that they are.
+func (t *target) join(now time.Time, e *endpoint) {
+	if uid := e.be.Spec().UID; uid != t.uid {
+		// What there is was made to the pod that had the address before, or
+		// may have been.
+		t.uid = uid
+		t.pool.Renew(now)
+	}
+	t.users = append(t.users, e)
+	switch t.pool.Connectivity() {
+	case upstream.Connected:
+		e.svc.connected++
+		e.connected()
+		return
+	case upstream.Failing:
+		e.fails()
+	}
+	e.avoid(now)
+}
 
 func (t *target) leave(now time.Time, e *endpoint) {
 	if i := slices.Index(t.users, e); i >= 0 {
@@ -53,11 +78,28 @@ func (t *target) leave(now time.Time, e *endpoint) {
 // collect drops a target that nobody uses: no service has it, no stream was
 // relayed to it for a while.
 func (t *target) collect(now time.Time) {
-	if len(t.users) > 0 || t.flights > 0 || now.Sub(t.lastUse) < t.s.cfg.ServiceIdle && !t.lastUse.IsZero() {
+	if len(t.users) > 0 || t.flights.n > 0 || now.Sub(t.lastUse) < t.s.cfg.ServiceIdle && !t.lastUse.IsZero() {
 		return
 	}
 	delete(t.s.targets, t.addr)
 	t.pool.Close(now)
+	if t.told || t.marked {
+		t.gone = true
+		t.mark()
+	}
+}
+
+// isOf: the sessions are to the endpoint's pod. For a moment they may not be, when one
+// service has heard of a new pod and another has not.
+func (t *target) isOf(e *endpoint) bool { return e.be.Spec().UID == t.uid }
+
+// placed looks which draining endpoints are picked after connectivity has changed.
+func (t *target) placed() {
+	for _, e := range t.users {
+		if len(e.svc.draining) > 0 {
+			e.svc.fallback()
+		}
+	}
 }
 
 // Connected implements upstream.Observer.
@@ -65,9 +107,14 @@ func (t *target) Connected(now time.Time) {
 	for _, e := range t.users {
 		e.svc.connected++
 		e.be.SetConnected()
+		if t.isOf(e) {
+			e.connected()
+		}
 	}
+	t.placed()
 	for _, e := range slices.Clone(t.users) {
 		e.svc.wake(now)
+		e.svc.moveQueued(now, slices.Clone(e.svc.draining))
 	}
 }
 
@@ -78,13 +125,18 @@ func (t *target) Disconnected(now time.Time) {
 		e.svc.connected--
 		e.avoid(now)
 	}
+	t.placed()
 }
 
 // Slow implements upstream.Observer.
 func (t *target) Slow(now time.Time) {
 	for _, e := range t.users {
 		e.be.SetFailing(now.Add(connectHold))
+		if t.isOf(e) {
+			e.slowly()
+		}
 	}
+	t.placed()
 	if len(t.users) > 0 {
 		t.pool.Evict(now)
 	}
@@ -96,7 +148,11 @@ func (t *target) Failing(now, retry time.Time, _ error) {
 		// Beyond the retry: its outcome brings the endpoint back, not the
 		// clock, which would let RPCs try out whether it is there.
 		e.be.SetFailing(retry.Add(connectHold))
+		if t.isOf(e) {
+			e.fails()
+		}
 	}
+	t.placed()
 }
 
 // connectHold is how long an endpoint that is being dialled is kept from picks. Its

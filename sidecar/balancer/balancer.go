@@ -47,6 +47,10 @@ func (b *Balancer) Len() int { return len(b.byAddr) }
 // Count is the number of endpoints in a state, failing or not.
 func (b *Balancer) Count(s State) int { return b.states[s] }
 
+// NoneReady reports whether no ready endpoint can be picked now, so that draining
+// ones are.
+func (b *Balancer) NoneReady() bool { return len(b.ready.list) == 0 }
+
 // Endpoint finds an endpoint by its address.
 func (b *Balancer) Endpoint(a netip.AddrPort) (*Endpoint, bool) {
 	e, ok := b.byAddr[a]
@@ -64,64 +68,91 @@ func (b *Balancer) Endpoints() []*Endpoint {
 	return all
 }
 
-// Update makes the balancer follow spec. Endpoints whose address stays keep
-// their *Endpoint. Those returned as removed are picked no more; their RPCs in
-// flight still have to be ended with Done.
-func (b *Balancer) Update(spec *Spec) (added, removed []*Endpoint) {
+// Changes are what an update did.
+type Changes struct {
+	Added []*Endpoint
+	// Removed are picked no more; their RPCs in flight still have to be ended with Done.
+	Removed []*Endpoint
+	// Moved were there before and have another State now.
+	Moved []*Endpoint
+}
+
+// removed notes that e was replaced. When the same address is twice in one list, it
+// is in c already.
+func (c *Changes) removed(e *Endpoint) {
+	if i := slices.Index(c.Moved, e); i >= 0 {
+		c.Moved = slices.Delete(c.Moved, i, i+1)
+	}
+	if i := slices.Index(c.Added, e); i >= 0 {
+		c.Added = slices.Delete(c.Added, i, i+1)
+		return
+	}
+	c.Removed = append(c.Removed, e)
+}
+
+// Update makes the balancer follow spec. An endpoint whose address and UID stay
+// keeps its *Endpoint; another UID at the same address is another pod, so the
+// old endpoint is removed and a new one added.
+func (b *Balancer) Update(spec *Spec) Changes {
+	var c Changes
 	b.policy = spec.Policy
 	if d := spec.Delta; d != nil && d.Base != "" && d.Base == b.version {
 		for _, a := range d.Removes {
 			if e, ok := b.byAddr[a]; ok {
-				removed = append(removed, b.remove(e))
+				c.Removed = append(c.Removed, b.remove(e))
 			}
 		}
 		for i := range d.Upserts {
-			if e := b.upsert(&d.Upserts[i]); e != nil {
-				added = append(added, e)
-			}
+			b.upsert(&d.Upserts[i], &c)
 		}
 		b.version = spec.Version
-		return added, removed
+		return c
 	}
 
 	keep := make(map[netip.AddrPort]struct{}, len(spec.Endpoints))
 	for i := range spec.Endpoints {
 		keep[spec.Endpoints[i].Addr] = struct{}{}
-		if e := b.upsert(&spec.Endpoints[i]); e != nil {
-			added = append(added, e)
-		}
+		b.upsert(&spec.Endpoints[i], &c)
 	}
 	if len(keep) != len(b.byAddr) {
 		for a, e := range b.byAddr {
 			if _, ok := keep[a]; !ok {
-				removed = append(removed, b.remove(e))
+				c.Removed = append(c.Removed, b.remove(e))
 			}
 		}
 	}
 	b.version = spec.Version
-	return added, removed
+	return c
 }
 
-// upsert returns the endpoint if it is new.
-func (b *Balancer) upsert(s *EndpointSpec) *Endpoint {
+func (b *Balancer) upsert(s *EndpointSpec, c *Changes) {
 	e, known := b.byAddr[s.Addr]
+	if known && e.spec.UID != s.UID {
+		b.remove(e)
+		known = false
+		c.removed(e)
+	}
 	if !known {
 		e = &Endpoint{b: b, spec: *s, heapPos: -1}
 		b.byAddr[s.Addr] = e
 		b.states[s.State]++
 		b.place(e)
-		return e
+		c.Added = append(c.Added, e)
+		return
 	}
 	// Another pod at the same address owes nothing for what its predecessor
 	// failed at.
-	if e.spec.Pod != s.Pod || e.spec.UID != s.UID {
+	if e.spec.Pod != s.Pod {
 		e.failing = false
 	}
-	b.states[e.spec.State]--
+	was := e.spec.State
+	b.states[was]--
 	b.states[s.State]++
 	e.spec = *s
 	b.place(e)
-	return nil
+	if was != s.State {
+		c.Moved = append(c.Moved, e)
+	}
 }
 
 func (b *Balancer) remove(e *Endpoint) *Endpoint {

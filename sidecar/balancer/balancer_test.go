@@ -105,9 +105,9 @@ func TestStatesDecideWhoIsPicked(t *testing.T) {
 func TestUpdateKeepsEndpoints(t *testing.T) {
 	policies(t, func(t *testing.T, p Policy) {
 		b := New("shop/pricing:50051", seeded())
-		added, removed := b.Update(spec(t, p, "0 1 2w"))
-		if endpointsOf(added) != "0 1 2" || removed != nil {
-			t.Fatalf("added %s, removed %s", endpointsOf(added), endpointsOf(removed))
+		c := b.Update(spec(t, p, "0 1 2w"))
+		if endpointsOf(c.Added) != "0 1 2" || c.Removed != nil || c.Moved != nil {
+			t.Fatalf("added %s, removed %s, moved %s", endpointsOf(c.Added), endpointsOf(c.Removed), endpointsOf(c.Moved))
 		}
 		one := endpoint(t, b, 1)
 		one.Data = "sessions"
@@ -118,9 +118,9 @@ func TestUpdateKeepsEndpoints(t *testing.T) {
 		}
 		before := one.Picked()
 
-		added, removed = b.Update(spec(t, p, "1d 2 3"))
-		if endpointsOf(added) != "3" || endpointsOf(removed) != "0" {
-			t.Errorf("added %s, removed %s; want 3 and 0", endpointsOf(added), endpointsOf(removed))
+		c = b.Update(spec(t, p, "1d 2 3"))
+		if endpointsOf(c.Added) != "3" || endpointsOf(c.Removed) != "0" || endpointsOf(c.Moved) != "1 2" {
+			t.Fatalf("added %s, removed %s, moved %s; want 3, 0 and 1 2", endpointsOf(c.Added), endpointsOf(c.Removed), endpointsOf(c.Moved))
 		}
 		if endpoint(t, b, 1) != one || one.Data != "sessions" || one.Picked() != before || one.InFlight() != 1 {
 			t.Error("endpoint 1 lost its identity")
@@ -128,16 +128,16 @@ func TestUpdateKeepsEndpoints(t *testing.T) {
 		if one.Spec().State != Draining || one.Removed() {
 			t.Error("endpoint 1 is not draining")
 		}
-		if !removed[0].Removed() {
+		if !c.Removed[0].Removed() {
 			t.Error("endpoint 0 does not know that it was removed")
 		}
 		if got := picked(b, epoch); got != "2 3" {
 			t.Errorf("picked %s, want 2 3", got)
 		}
 
-		_, removed = b.Update(spec(t, p, ""))
-		if len(removed) != 3 || b.Len() != 0 {
-			t.Errorf("removed %s, %d left", endpointsOf(removed), b.Len())
+		c = b.Update(spec(t, p, ""))
+		if len(c.Removed) != 3 || b.Len() != 0 {
+			t.Errorf("removed %s, %d left", endpointsOf(c.Removed), b.Len())
 		}
 		one.Done(epoch) // the RPC in flight ends after the endpoint has gone
 		one.SetFailing(at(time.Hour))
@@ -253,6 +253,68 @@ func TestAnotherPodAtTheSameAddressStartsAfresh(t *testing.T) {
 	}
 }
 
+func TestAnotherUIDAtTheSameAddressIsAnotherEndpoint(t *testing.T) {
+	b := New("shop/pricing:50051", seeded())
+	with := func(version, uid string, more ...EndpointSpec) *Spec {
+		s := spec(t, LeastRequest, "0")
+		s.Version, s.Endpoints[0].UID = version, uid
+		s.Endpoints = append(s.Endpoints, more...)
+		return s
+	}
+	b.Update(with("1", "a"))
+	old := endpoint(t, b, 0)
+	if _, err := b.Pick(epoch, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := b.Update(with("2", "b"))
+	if len(c.Added) != 1 || !slices.Equal(c.Removed, []*Endpoint{old}) || c.Moved != nil {
+		t.Errorf("a whole list: %+v", c)
+	}
+	if e := endpoint(t, b, 0); e == old || e.InFlight() != 0 || !old.Removed() || old.InFlight() != 1 {
+		t.Error("the new pod has its predecessor's RPCs")
+	}
+	old.Done(epoch)
+	delta := with("3", "c")
+	delta.Delta = &Delta{Base: "2", Upserts: delta.Endpoints}
+	if c = b.Update(delta); len(c.Added) != 1 || len(c.Removed) != 1 {
+		t.Errorf("a delta: %+v", c)
+	}
+	old = endpoint(t, b, 0)
+	draining := EndpointSpec{Addr: endpointAddr(0), UID: "c", State: Draining}
+	c = b.Update(with("4", "c", draining, EndpointSpec{Addr: endpointAddr(0), UID: "d"}, EndpointSpec{Addr: endpointAddr(0), UID: "e", State: Ready}))
+	if len(c.Added) != 1 || c.Added[0].Spec().UID != "e" || !slices.Equal(c.Removed, []*Endpoint{old}) || len(c.Moved) > 0 {
+		t.Errorf("the same address again and again: %+v", c)
+	}
+	if b.Len() != 1 || b.Count(Ready) != 1 || b.Count(Draining) != 0 || picked(b, epoch) != "0" {
+		t.Errorf("%d endpoints, %d ready", b.Len(), b.Count(Ready))
+	}
+}
+
+func TestFallback(t *testing.T) {
+	b := New("shop/pricing:50051", seeded())
+	b.Update(spec(t, LeastRequest, "0 1d"))
+	ready, draining := endpoint(t, b, 0), endpoint(t, b, 1)
+	check := func(when string, want bool) {
+		t.Helper()
+		if draining.Fallback() != want || ready.Fallback() {
+			t.Errorf("%s: %t, and of the ready one %t", when, draining.Fallback(), ready.Fallback())
+		}
+	}
+	check("one is ready", false)
+	ready.SetFailing(at(time.Hour))
+	check("which fails", true)
+	draining.SetFailing(at(time.Hour))
+	check("itself fails", false)
+	draining.SetConnected()
+	check("it is back", true)
+	ready.SetConnected()
+	check("the ready one is back", false)
+	b.Update(spec(t, LeastRequest, "1d"))
+	check("alone", true)
+	b.Update(spec(t, LeastRequest, ""))
+	check("removed", false)
+}
+
 func TestTriedIsNeverPickedAgain(t *testing.T) {
 	policies(t, func(t *testing.T, p Policy) {
 		b := New("shop/pricing:50051", seeded())
@@ -339,14 +401,14 @@ func TestDeltaIsUsedOnlyOnItsBase(t *testing.T) {
 		Upserts: []EndpointSpec{{Addr: endpointAddr(1), State: Draining}, {Addr: endpointAddr(3), State: Ready}},
 		Removes: []netip.AddrPort{endpointAddr(0), endpointAddr(77)},
 	}
-	added, removed := b.Update(next)
-	if endpointsOf(added) != "3" || endpointsOf(removed) != "0" || b.Version() != "2" {
-		t.Errorf("added %s, removed %s, version %s", endpointsOf(added), endpointsOf(removed), b.Version())
+	c := b.Update(next)
+	if endpointsOf(c.Added) != "3" || endpointsOf(c.Removed) != "0" || endpointsOf(c.Moved) != "1" || b.Version() != "2" {
+		t.Errorf("added %s, removed %s, moved %s, version %s", endpointsOf(c.Added), endpointsOf(c.Removed), endpointsOf(c.Moved), b.Version())
 	}
 	// The same again, and one that was built on a list that never came: the
 	// whole list decides.
-	if added, removed = b.Update(next); added != nil || removed != nil {
-		t.Errorf("a repeated delta added %s, removed %s", endpointsOf(added), endpointsOf(removed))
+	if c = b.Update(next); c.Added != nil || c.Removed != nil || c.Moved != nil {
+		t.Errorf("a repeated delta added %s, removed %s, moved %s", endpointsOf(c.Added), endpointsOf(c.Removed), endpointsOf(c.Moved))
 	}
 	late := spec(t, LeastRequest, "2 9")
 	late.Version = "9"

@@ -51,6 +51,7 @@
 //	all of them fail to connect    *NoEndpointError with RetryAt, the earliest end of a backoff
 //	a stale or repeated Delta      ignored in favour of the whole list in the same Spec
 //	the same address twice         the last one counts
+//	another UID at an address      another pod: the endpoint is removed, a new one added
 //
 // # Limitations
 //

@@ -9,7 +9,7 @@ import (
 )
 
 // Endpoint is one live endpoint of one service. It keeps its identity, counters
-// and Data for as long as its address stays in the service.
+// and Data for as long as its address, with the same UID, stays in the service.
 type Endpoint struct {
 	// Data is the caller's: upstream keeps the sessions of the endpoint here.
 	Data any
@@ -46,6 +46,12 @@ func (e *Endpoint) Removed() bool { return e.b == nil }
 // Failing says that connecting failed and that the backoff is not over.
 func (e *Endpoint) Failing(now time.Time) bool { return e.failing && now.Before(e.until) }
 
+// Fallback says that the endpoint drains and that Pick could choose it now, since
+// no ready one can be picked.
+func (e *Endpoint) Fallback() bool {
+	return e.b != nil && e.set == &e.b.draining && e.b.NoneReady()
+}
+
 // Done ends one RPC that Pick gave to the endpoint. It must be called once for
 // each successful Pick, also after the endpoint was removed.
 func (e *Endpoint) Done(time.Time) {
@@ -55,6 +61,14 @@ func (e *Endpoint) Done(time.Time) {
 		panic("balancer: Done without Pick for " + e.spec.Addr.String())
 	}
 	e.inFlight--
+}
+
+// Inherit takes the RPCs in flight, and the count of them, over from an endpoint that was
+// removed: it has come back as e.
+func (e *Endpoint) Inherit(old *Endpoint) {
+	e.inFlight += old.inFlight
+	e.picked += old.picked
+	old.inFlight = 0
 }
 
 // SetFailing takes the endpoint out of picking until the given moment, because

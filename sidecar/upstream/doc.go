@@ -39,6 +39,7 @@
 //	the queue is full                    Open fails with ErrQueueFull
 //	the server vanishes                  within 10 s; see keepalive.go
 //	the server drops each connection     one dial each 100 ms, not more
+//	another server gets the address      Renew: the sessions leave, one is dialled at once
 //
 // # Limitations
 //

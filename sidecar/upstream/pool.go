@@ -142,6 +142,29 @@ func (p *Pool) Cool() { p.warm = false }
 // can go elsewhere. The connect goes on.
 func (p *Pool) Evict(now time.Time) { p.failQueue(now, p.errorf(ErrSlow)) }
 
+// Renew is called when another server has come to have the address: sessions to the
+// old one take no more streams, attempts to reach it are given up, and what
+// failed is forgotten. Those who wait wait for the new one.
+func (p *Pool) Renew(now time.Time) {
+	if p.closed {
+		return
+	}
+	for len(p.opening) > 0 {
+		p.opening[0].abandon(now)
+	}
+	ready := p.ready
+	p.ready = nil
+	for _, s := range ready {
+		s.retire(now)
+	}
+	p.failures, p.lastErr, p.nextDial = 0, nil, time.Time{}
+	p.ps.cfg.Loop.StopTimer(&p.retry)
+	if len(ready) > 0 {
+		p.observer.Disconnected(now)
+	}
+	p.grow(now)
+}
+
 // Close ends the pool: streams that wait fail, those that run may end.
 func (p *Pool) Close(now time.Time) {
 	if p.closed {

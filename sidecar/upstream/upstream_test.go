@@ -192,6 +192,46 @@ func TestGoAwayDialsTheNext(t *testing.T) {
 	}
 }
 
+func TestRenewDialsTheNewServerAtOnce(t *testing.T) {
+	lis := listen(t)
+	r := newRig(t, lis.Addr().String(), func(c *Config) { c.BackoffMin, c.BackoffMax = time.Hour, time.Hour })
+	r.in(func(now time.Time) { r.pool.Warm(now) })
+	conn, fr := accept(t, lis)
+	if err := fr.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	r.want("connected")
+	r.in(func(now time.Time) { r.pool.Renew(now) })
+	r.want("disconnected")
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	for {
+		f, err := fr.ReadFrame()
+		if err != nil {
+			t.Fatalf("the old session ended without GOAWAY: %v", err)
+		}
+		if _, is := f.(*http2.GoAwayFrame); is {
+			break
+		}
+	}
+	// One that is still opening is given up too, without blame.
+	half, _ := accept(t, lis)
+	r.in(func(now time.Time) { r.pool.Renew(now) })
+	_ = half.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.Copy(io.Discard, half); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("the attempt to reach the old server goes on: %v", err)
+	}
+	_, fr = accept(t, lis)
+	if err := fr.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	r.want("connected")
+	r.in(func(time.Time) {
+		if n, err := r.pool.Sessions(), r.pool.LastError(); n != 1 || err != nil {
+			t.Errorf("%d sessions, %v", n, err)
+		}
+	})
+}
+
 func TestSilentServerIsSlowThenFailing(t *testing.T) {
 	lis := listen(t)
 	r := newRig(t, lis.Addr().String(), func(c *Config) {

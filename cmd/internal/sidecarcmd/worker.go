@@ -113,7 +113,7 @@ func serve(ctx context.Context, cfg *Config, in *inheritance, log *slog.Logger) 
 			Namespace: cfg.Namespace, Pod: cfg.Pod, UID: cfg.PodUID,
 			Workload: cfg.Workload, NodeName: cfg.Node, Zone: cfg.Zone,
 		},
-		Sink: sink{plane}, Registerer: reg,
+		Sink: plane, Registerer: reg,
 		Synced:  func() { told.synced() },
 		Pod:     func(replica string, ps *api.PodStatus) { told.pod(replica, ps) },
 		Learned: func(l discovery.Learned) { told.learned(l) },
