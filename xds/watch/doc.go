@@ -19,6 +19,8 @@
 // kinds puts the newest state of an object into a map and returns: it cannot
 // block the informer, and what waits is bounded by what exists.
 //
+// It also writes the Events of pods, from a bounded queue by a goroutine of its own.
+//
 // # Files
 //
 // A file is read once nobody writes to it any more, and as a whole: with one
@@ -36,6 +38,8 @@
 //	no right to list a kind  never synced: the log names the kind, again and again
 //	object with a bad field  the rest of it is used; logged, counted in
 //	                         evenkeel_xds_invalid_objects
+//	Events not taken         tried again for 7 s, or not at all when refused; said once,
+//	                         counted in evenkeel_xds_events_total
 //	no file notifications    the directory is looked at every BlindPoll instead
 //
 // # Limitations

@@ -45,6 +45,7 @@ type Kube struct {
 	client  kubernetes.Interface
 	metrics *metrics
 	queue   *queue
+	events  *eventWriter
 
 	mu      sync.Mutex
 	invalid map[ref]struct{} // objects with problems
@@ -76,9 +77,10 @@ func newKube(cfg KubeConfig, client kubernetes.Interface) (*Kube, error) {
 		client:  client,
 		metrics: newMetrics(),
 		queue:   newQueue(),
+		events:  newEventWriter(cfg.Logger, client),
 		invalid: map[ref]struct{}{},
 	}
-	if err := k.metrics.register(cfg.Registerer); err != nil {
+	if err := k.metrics.register(cfg.Registerer, k.events.total); err != nil {
 		return nil, fmt.Errorf("watch: metrics: %w", err)
 	}
 	return k, nil
@@ -136,6 +138,10 @@ func (k *Kube) Run(ctx context.Context, sink Sink) error {
 	defer cancel()
 	// client-go logs through the context.
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(k.log.Handler()))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { k.events.run(ctx) })
 
 	all := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithTransform(trim))
 	// Pods that have ended hold nothing; for the watch they are deleted.
@@ -169,10 +175,8 @@ func (k *Kube) Run(ctx context.Context, sink Sink) error {
 	if err := k.waitSynced(ctx, synced); err != nil {
 		return nil // ctx is done
 	}
-	var wg sync.WaitGroup
 	wg.Go(func() { k.measureAge(ctx, watched) })
 	k.queue.deliver(ctx, sink)
-	wg.Wait()
 	return nil
 }
 

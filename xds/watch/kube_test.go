@@ -6,6 +6,7 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -29,27 +30,60 @@ import (
 
 type kubeWorld struct {
 	*folder // sink, log and until
+	kube    *Kube
 	client  *fake.Clientset
 	metrics *prometheus.Registry
 }
 
-func startKube(t *testing.T, client *fake.Clientset) *kubeWorld {
+func newKubeWorld(t *testing.T, client *fake.Clientset) *kubeWorld {
 	t.Helper()
 	w := &kubeWorld{folder: &folder{t: t, sink: newSink(), log: &logBuffer{}}, client: client, metrics: prometheus.NewRegistry()}
 	k, err := newKube(KubeConfig{Logger: slog.New(slog.NewTextHandler(w.log, nil)), Registerer: w.metrics}, client)
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.kube = k
+	return w
+}
+
+func startKube(t *testing.T, client *fake.Clientset) *kubeWorld {
+	t.Helper()
+	w := newKubeWorld(t, client)
+	w.run()
+	return w
+}
+
+func (w *kubeWorld) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- k.Run(ctx, w.sink) }()
-	t.Cleanup(func() {
+	go func() { done <- w.kube.Run(ctx, w.sink) }()
+	w.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			w.t.Errorf("Run: %v", err)
 		}
 	})
-	return w
+}
+
+// counter is the value of one series, by its label's value.
+func (w *kubeWorld) counter(name, label string) float64 {
+	families, err := w.metrics.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == label {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+func (w *kubeWorld) wantCounter(name, label string, want float64) {
+	w.t.Helper()
+	w.until(fmt.Sprintf("%s of %s is %v", name, label, want), func() bool { return w.counter(name, label) == want })
 }
 
 func (w *kubeWorld) isSynced() bool {

@@ -40,11 +40,16 @@ func newMetrics() *metrics {
 	}
 }
 
-func (m *metrics) register(r prometheus.Registerer) error {
+// register registers them, and those of one source only.
+func (m *metrics) register(r prometheus.Registerer, own ...prometheus.Collector) error {
 	if r == nil {
 		return nil
 	}
-	return errors.Join(r.Register(m.errors), r.Register(m.invalid), r.Register(m.age))
+	var errs []error
+	for _, c := range append([]prometheus.Collector{m.errors, m.invalid, m.age}, own...) {
+		errs = append(errs, r.Register(c))
+	}
+	return errors.Join(errs...)
 }
 
 func (m *metrics) setAge(resource string, f func() float64) {
