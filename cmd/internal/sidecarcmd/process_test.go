@@ -305,7 +305,12 @@ func controlPlane(t *testing.T, port, backends int) string {
 		t.Fatal(err)
 	}
 	writeService(t, files, port, backends)
-	target := "unix://" + filepath.Join(dir, "xds.sock")
+	return startControlPlane(t, files)
+}
+
+func startControlPlane(t *testing.T, files string) string {
+	t.Helper()
+	target := "unix://" + filepath.Join(t.TempDir(), "xds.sock")
 	ctx, cancel := context.WithCancel(context.Background())
 	var log bytes.Buffer
 	ended := make(chan int, 1)
