@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -24,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
 
+	"evenkeel.dev/sidecar"
 	"evenkeel.dev/xds/rollout"
 	"evenkeel.dev/xds/server"
 	"evenkeel.dev/xds/watch"
@@ -133,7 +135,7 @@ endpoints: [{addresses: [127.0.0.9], conditions: {ready: true}}, {addresses: [12
 		}
 	}
 	target := ln1.Addr().String()
-	app := prepare(t, target, append(tls, "--pod-uid=uid-client")...)
+	app := prepare(t, target, append(tls, "--pod-uid=uid-client", "--workload=cart")...)
 	app.launch()
 	rpcs, _ := client(t, app)
 	eventually(t, "the client is served", func() bool { return check(t, rpcs) == nil })
@@ -145,6 +147,21 @@ endpoints: [{addresses: [127.0.0.9], conditions: {ready: true}}, {addresses: [12
 		})
 	}
 	streams(app, 2)
+
+	// Another pod of the same workload is connected before its app starts.
+	twin := prepare(t, target, append(tls, "--pod=client-2", "--pod-uid=uid-twin", "--workload=cart")...)
+	twin.launch()
+	if out, err := command("wait", "--debug="+twin.debug, "--timeout="+patience.String()).CombinedOutput(); err != nil || !strings.Contains(string(out), "the sidecar serves after") {
+		t.Errorf("wait: %v: %s", err, out)
+	}
+	_, endpoints := get(t, "http://"+twin.debug+"/debug/endpoints")
+	var snap sidecar.Snapshot
+	if err := json.Unmarshal([]byte(endpoints), &snap); err != nil {
+		t.Fatal(err)
+	}
+	if len(snap.Services) != 1 || len(snap.Services[0].Endpoints) != 1 || snap.Services[0].Endpoints[0].Sessions != 1 {
+		t.Errorf("the learned upstream when the app starts: %s", endpoints)
+	}
 
 	c.write(old, fresh)
 	server := prepare(t, target, append(tls, "--pod="+fresh.name(), "--pod-uid="+fresh.uid(), "--drain-min=0s")...)
