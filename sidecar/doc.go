@@ -14,12 +14,13 @@
 // Files are named by what they hold: sidecar.go the assembly, downstream.go the
 // app's sessions, route.go where a stream goes and what it waits for, service.go
 // and target.go what is shared by streams, relay.go and halves.go the joining of two
-// streams, replay.go sending again, outcome.go what the app is told.
+// streams, replay.go sending again, outcome.go what the app is told; track.go what is
+// noted about endpoints, flights.go what runs on them, reporter.go when it is told.
 //
 // # Who owns what
 //
 // The loop owns everything here: there is no lock. Other goroutines come in by Routes, Service,
-// Snapshot and the metrics' collector, all of which post functions.
+// Warm, Snapshot and the metrics' collector, all of which post functions.
 // A target has a Pool and lives while a service has its address or streams use it. A relay
 // belongs to its two streams and is recycled once both have closed.
 //
@@ -35,6 +36,28 @@
 // and all of them have the RPC's deadline, which is absolute from the first HEADERS: what a wait used up is
 // taken off the grpc-timeout that is sent. A deadline of an RPC that is at a
 // server is the client's and the server's to keep, and costs no timer here.
+//
+// # States of an endpoint
+//
+//	            connected          picked                             told
+//	warming     when in use        no                                 answer
+//	ready       when in use        yes                                answer
+//	draining    while it can be    while no ready one can be: all     answer, picked, in flight
+//	                               of them fail, or there is none     and the youngest of those
+//	left        till the last RPC  no                                 in flight; then, once, gone
+//	… and back  anew               as its state says                  as one endpoint
+//
+// In use: the service had an RPC within Config.ServiceIdle (active), or Warm was called. The control
+// plane's states are its own; left is what an endpoint is after it was taken out of the set while
+// RPCs run on it, also when its whole service is forgotten.
+//
+// The answer is one of a pod, so of an address and a UID: none before a connect has ended, then failed
+// until a session is established, SETTINGS included, then connected for good. Services that have the
+// same endpoint share its sessions, so one answer is all of theirs. Another UID at an address is
+// another endpoint: sessions to the old pod take no more streams, and the new one is dialled.
+//
+// What changed is told to Config.Reporter from a timer, at most each 20 ms; what changes with each RPC is
+// told only of endpoints that drain, and of addresses without a service, there each 500 ms.
 //
 // # What the app sees
 //
@@ -53,6 +76,9 @@
 //	cannot be reached                      nothing: another endpoint; none for 5 s: UNAVAILABLE
 //	… and is of no service                 UNAVAILABLE, then GOAWAY: the name is to be resolved anew
 //	vanishes                               UNAVAILABLE within 10 s
+//	begins to drain, leaves the set        nothing: what was sent to it ends there, what waits for
+//	                                       a stream and what is new goes elsewhere
+//	is replaced at its address             nothing: the same
 //
 // and for requests that are not gRPC 503, 502, 429 or 504 with a text.
 //
@@ -67,6 +93,13 @@
 //	                                       streams of the connection are balanced once it has
 //	is away                                the last it said, for as long as it is away
 //	says that a service is gone            RPCs in flight end well; later ones are routed anew
+//
+//	a server without warning               is left by picking    told
+//	refuses the connect                    at once               failing, and failed if it was the first
+//	RST, FIN, on any session               at once               failing, when the next connect fails
+//	vanishes                               within 10 s           failing 250 ms later
+//	the connect hangs                      after 250 ms          slow; failing, where one was well before
+//	GOAWAY                                 while it is dialled   nothing
 //
 // # Choices
 //

@@ -45,17 +45,33 @@ type ServiceSnapshot struct {
 type EndpointSnapshot struct {
 	Addr         netip.AddrPort    `json:"addr"`
 	Pod          string            `json:"pod,omitempty"`
+	UID          string            `json:"uid,omitempty"`
 	Node         string            `json:"node,omitempty"`
 	Zone         string            `json:"zone,omitempty"`
 	State        string            `json:"state,omitempty"`
 	Connectivity string            `json:"connectivity"`
+	Answer       string            `json:"answer,omitempty"`  // as it was reported
+	Slow         bool              `json:"slow,omitempty"`    // the first connect took long
+	Failing      bool              `json:"failing,omitempty"` // connecting fails now
+	Drain        *DrainSnapshot    `json:"drain,omitempty"`
 	Error        string            `json:"error,omitempty"`
 	Sessions     int               `json:"sessions"`
 	Queued       int               `json:"queued"`
 	HeldBytes    int64             `json:"held_bytes"` // of responses that the app has not taken
 	InFlight     int               `json:"in_flight"`
 	Picked       uint64            `json:"picked"`
-	RPCs         map[string]uint64 `json:"rpcs,omitempty"` // attempts that ended, by status
+	RPCs         map[string]uint64 `json:"rpcs,omitempty"`     // attempts that ended, by status
+	Failed       uint64            `json:"failed,omitempty"`   // RPCs that failed because of it
+	Replayed     uint64            `json:"replayed,omitempty"` // RPCs that were sent to another one instead
+}
+
+// DrainSnapshot is where the drain of an endpoint stands.
+type DrainSnapshot struct {
+	Since  string `json:"since"`          // how long ago it began
+	Left   bool   `json:"left,omitempty"` // it is no longer in the service
+	Picked bool   `json:"picked"`         // as nothing else is ready
+	// Youngest RPC in flight: its age when the drain began.
+	Youngest string `json:"youngest,omitempty"`
 }
 
 // DownstreamSnapshot is one HTTP/2 connection of the app.
@@ -112,13 +128,14 @@ func (s *Sidecar) snapshot(now time.Time) Snapshot {
 		Routes: s.table.Len(), Streams: s.relays, Waiting: s.asking.n, KeptBytes: s.keptBytes, Replays: s.stats.Replays,
 	}
 	for _, svc := range s.services {
-		snap.Services = append(snap.Services, svc.snapshot())
+		snap.Services = append(snap.Services, svc.snapshot(now))
 	}
 	slices.SortFunc(snap.Services, func(a, b ServiceSnapshot) int { return strings.Compare(a.Name, b.Name) })
 	for _, t := range s.targets {
 		if !t.lastUse.IsZero() {
 			e := t.snapshot()
 			e.InFlight, e.Picked, e.RPCs = t.flights.n, t.picked, statusMap(&t.rpcs)
+			e.Failed, e.Replayed = t.failed, t.replayed
 			snap.Direct = append(snap.Direct, e)
 		}
 	}
@@ -144,18 +161,36 @@ func (s *Sidecar) snapshot(now time.Time) Snapshot {
 	return snap
 }
 
-func (svc *service) snapshot() ServiceSnapshot {
+func (svc *service) snapshot(now time.Time) ServiceSnapshot {
 	v := ServiceSnapshot{
 		Name: svc.name, Policy: svc.b.Policy().String(), Version: svc.b.Version(), Answered: svc.answered,
 		Active: svc.active, InUse: svc.inUse, Waiting: svc.waiting.n, Endpoints: []EndpointSnapshot{},
 	}
 	for _, be := range svc.b.Endpoints() {
-		e := endpointOf(be)
-		ev := e.t.snapshot()
-		spec := be.Spec()
-		ev.Pod, ev.Node, ev.Zone, ev.State = spec.Pod, spec.Node, spec.Zone, spec.State.String()
-		ev.InFlight, ev.Picked, ev.RPCs = be.InFlight(), be.Picked(), statusMap(&e.rpcs)
-		v.Endpoints = append(v.Endpoints, ev)
+		v.Endpoints = append(v.Endpoints, endpointOf(be).snapshot(now))
+	}
+	for _, e := range svc.draining {
+		if e.left {
+			v.Endpoints = append(v.Endpoints, e.snapshot(now))
+		}
+	}
+	return v
+}
+
+func (e *endpoint) snapshot(now time.Time) EndpointSnapshot {
+	v := e.t.snapshot()
+	spec := e.be.Spec()
+	v.Pod, v.UID, v.Node, v.Zone, v.State = spec.Pod, spec.UID, spec.Node, spec.Zone, spec.State.String()
+	v.Answer, v.Slow, v.Failing = e.answer.String(), e.slow, e.failing
+	v.InFlight, v.Picked, v.RPCs = e.be.InFlight(), e.be.Picked(), statusMap(&e.rpcs)
+	v.Failed, v.Replayed = e.failed, e.replayed
+	if e.draining {
+		v.Drain = &DrainSnapshot{
+			Since: now.Sub(e.drainBegan).Round(time.Millisecond).String(), Left: e.left, Picked: e.isPicked(),
+		}
+		if e.flights.n > 0 {
+			v.Drain.Youngest = e.flights.youngest(e.drainBegan).Round(time.Millisecond).String()
+		}
 	}
 	return v
 }

@@ -123,7 +123,7 @@ func textOf(e report.Endpoint) string {
 		}
 	}
 	add(e.Gone, "gone")
-	add(!e.Gone, [...]string{"none", "connected", "failed"}[e.Answer])
+	add(!e.Gone, e.Answer.String())
 	add(e.Slow, "slow")
 	add(e.Failing, "failing")
 	add(e.Draining, "draining")
@@ -237,6 +237,9 @@ func TestDrainIsReported(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	r.set(ep(f.addr, "a", balancer.Draining))
 	l.want(t, "nothing else is ready", f.addr, "a", "connected draining picked 2")
+	if d := r.snapshot().Services[0].Endpoints[0].Drain; d == nil || !d.Picked || d.Left || d.Youngest == "0s" {
+		t.Errorf("the snapshot says %+v", d)
+	}
 	between := func(low, high time.Duration) {
 		t.Helper()
 		if e, _ := l.endpoint(testService, f.addr, "a"); e.Youngest < low || e.Youngest > high {
@@ -270,6 +273,10 @@ func TestDrainIsReported(t *testing.T) {
 
 	r.set(ep(b.addr, "b", balancer.Ready))
 	l.want(t, "it leaves the set with RPCs in flight", f.addr, "a", "connected draining 2")
+	all := r.snapshot().Services[0].Endpoints
+	if len(all) != 2 || all[1].Drain == nil || !all[1].Drain.Left || all[1].UID != "a" || all[1].Answer != "connected" || all[1].InFlight != 2 {
+		t.Errorf("the snapshot says %+v", all)
+	}
 	second.headers(1, true, grpcOK...)
 	app.want("the one on the other", "HEADERS 7 end…")
 	for id, stream := range map[uint32]uint32{1: 1, 7: 9} {

@@ -7,6 +7,7 @@
 package report
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -46,6 +47,18 @@ const (
 	Failed                  // an attempt failed, none has succeeded
 )
 
+func (a Answer) String() string {
+	switch a {
+	case None:
+		return "none"
+	case Connected:
+		return "connected"
+	case Failed:
+		return "failed"
+	}
+	return fmt.Sprintf("answer(%d)", uint8(a))
+}
+
 // Endpoint is one endpoint now.
 type Endpoint struct {
 	Addr netip.AddrPort
@@ -53,9 +66,9 @@ type Endpoint struct {
 	// Gone: neither in the set any more nor with RPCs in flight. Nothing but the counters is set.
 	Gone   bool
 	Answer Answer
-	// Slow: the first attempt takes longer than upstream.Config.SlowConnect.
+	// Slow: the first attempt takes, or took, longer than upstream.Config.SlowConnect.
 	Slow bool
-	// Failing: connecting fails now.
+	// Failing: connecting fails now; or it takes that long, where it did not before.
 	Failing bool
 	// Draining: the control plane says so, or it left the set while RPCs run on it.
 	Draining bool
@@ -64,7 +77,8 @@ type Endpoint struct {
 	// InFlight RPCs. Only while draining, and for Batch.Direct.
 	InFlight int
 	// Youngest of those RPCs: its age when the drain began; 0 if it began later,
-	// or if none is in flight.
+	// or if none is in flight. For Batch.Direct, where no drain is known of, its age
+	// at the time of the report, which comes again each ten seconds.
 	Youngest time.Duration
 	// Failed counts RPCs that failed because of the endpoint, Replayed those that were
 	// sent to another one instead.
