@@ -129,7 +129,7 @@ func (s *Store) health(c *candidate) corepb.HealthStatus {
 	}
 	// A ready Pod whose slice does not know it yet.
 	ahead := !c.terminating && c.pod != nil && c.pod.Ready
-	leaving := c.terminating || c.pod != nil && c.pod.Terminating || s.isDraining(c.uid)
+	leaving := c.terminating || c.pod != nil && (c.pod.Terminating || s.isDraining(c.pod.UID))
 	switch {
 	case leaving && (c.serving || c.ready || ahead):
 		return corepb.HealthStatus_DRAINING

@@ -64,7 +64,10 @@ func (s *Store) betterHost(svc *Service, a, b *Endpoint) bool {
 	if c := a.Addr.Compare(b.Addr); c != 0 {
 		return c < 0
 	}
-	return a.PodUID > b.PodUID
+	if a.PodUID != b.PodUID {
+		return a.PodUID > b.PodUID
+	}
+	return a.Pod < b.Pod // slices made by hand
 }
 
 func dashed(a netip.Addr) string {

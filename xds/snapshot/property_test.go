@@ -10,6 +10,9 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
+
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"evenkeel.dev/xds"
 )
@@ -63,6 +66,9 @@ func (g *generator) service(ns string) Change {
 		s.ClusterIPs = []netip.Addr{pick(g, addrs...)}
 	}
 	s.LocalOnly, s.PreferIPv6 = g.IntN(4) == 0, g.IntN(4) == 0
+	if s.ExternalName == "" {
+		s.Selector, s.External = pick(g, testLabels...), g.IntN(4) == 0
+	}
 	s.Policy = pick(g, "", xds.PolicyRoundRobin)
 	if !s.AnyPort {
 		for range g.IntN(3) {
@@ -83,23 +89,36 @@ func (g *generator) slice(ns string) Change {
 			Hostname: pick(g, "", "", "p1"), Node: pick(g, "", "n1", "n2"), Zone: pick(g, "", "z9"),
 		}
 		if g.IntN(4) > 0 {
-			ep.Pod, ep.PodUID = pick(g, "p1", "p2"), fmt.Sprint(max(0, g.uid-g.IntN(4)))
+			ep.Pod = pick(g, "p1", "p2")
+			ep.PodUID = g.oldUID(ObjectKey{ns, ep.Pod})
+			if p := g.inputs[fmt.Sprint(KindPod, ObjectKey{ns, ep.Pod})].Pod; p != nil && g.IntN(3) > 0 {
+				ep.PodUID = pick(g, p.UID, p.UID, "")
+			}
 		}
 		sl.Endpoints = append(sl.Endpoints, ep)
 	}
 	return Change{Kind: KindSlice, Key: sl.Key, Slice: sl}
 }
 
+// oldUID is one that the Pod of that name may have or have had.
+func (g *generator) oldUID(k ObjectKey) string {
+	return fmt.Sprintf("%s#%d", k, max(0, g.uid-g.IntN(4)))
+}
+
 func (g *generator) pod(ns string) Change {
 	p := &Pod{
 		Key: ObjectKey{ns, pick(g, "p1", "p2")}, Node: pick(g, "n1", "n2"),
 		Terminating: g.IntN(4) == 0, AppReady: g.IntN(2) == 0, Ready: g.IntN(3) == 0, HostNetwork: g.IntN(6) == 0,
+		Labels: pick(g, testLabels...),
+	}
+	if p.Terminating {
+		p.DeletionGrace = pick(g, 0, 30*time.Second)
 	}
 	if old := g.inputs[fmt.Sprint(KindPod, p.Key)].Pod; old != nil && g.IntN(3) > 0 {
 		p.UID = old.UID
 	} else {
 		g.uid++
-		p.UID = fmt.Sprint(g.uid)
+		p.UID = fmt.Sprintf("%s#%d", p.Key, g.uid)
 	}
 	for range g.IntN(3) {
 		p.IPs = append(p.IPs, pick(g, addrs...))
@@ -113,7 +132,12 @@ var (
 		netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"),
 		netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"),
 	}
-	testNodes = []string{"", "n1", "n2"}
+	testNodes  = []string{"", "n1", "n2"}
+	testPods   = []ObjectKey{{"shop", "p1"}, {"shop", "p2"}, {"web", "p1"}, {"web", "p2"}}
+	testLabels = []Labels{
+		{}, NewLabels(map[string]string{"a": "1"}), NewLabels(map[string]string{"b": "2"}), NewLabels(map[string]string{"a": "1", "b": "2"}),
+		NewLabels(map[string]string{"a": "2", "c": "1"}),
+	}
 )
 
 // questions are all that can be asked about the small world.
@@ -149,7 +173,76 @@ func answers(s *Store) map[string]string {
 			addViews(out, c)
 		}
 	}
+	maps.Copy(out, directory(s))
 	return out
+}
+
+// directory is what a Store says of every Pod and of who has which address.
+func directory(s *Store) map[string]string {
+	out := map[string]string{}
+	for _, k := range testPods {
+		if m, ok := s.Membership(k); ok {
+			out["membership of "+k.String()] = fmt.Sprintf("%+v", m)
+		}
+	}
+	for _, port := range testPorts {
+		for _, a := range addrs {
+			if dst := netip.AddrPortFrom(a, port); len(s.ServicesAt(dst)) > 0 {
+				out["services at "+dst.String()] = fmt.Sprint(s.ServicesAt(dst))
+			}
+		}
+	}
+	return out
+}
+
+// checkMembership holds a Pod's Membership against the collections: it is an
+// endpoint of a service exactly there, and in the state, that clients are sent.
+func checkMembership(t *testing.T, s *Store, seed uint64) (sent int) {
+	t.Helper()
+	type member struct {
+		svc xds.Service
+		uid string
+	}
+	said := map[member]string{}
+	pods := map[string]ObjectKey{}
+	for _, k := range testPods {
+		m, ok := s.Membership(k)
+		if !ok {
+			continue
+		}
+		pods[m.UID] = k
+		for _, ps := range m.Services {
+			if ps.State != corepb.HealthStatus_UNKNOWN {
+				said[member{ps.Service, m.UID}] = ps.Addr.String() + " " + ps.State.String()
+			}
+		}
+	}
+	_, services := questions()
+	for _, svc := range services {
+		c := s.Collection(svc, nil)
+		if c == nil || s.services[ObjectKey{svc.Namespace, svc.Name}].AnyPort {
+			continue
+		}
+		found := map[string][]string{}
+		for _, spec := range c.specs {
+			if k, ok := pods[spec.uid]; ok && k == (ObjectKey{svc.Namespace, spec.pod}) {
+				found[spec.uid] = append(found[spec.uid], spec.addr.String()+" "+spec.health.String())
+			}
+		}
+		for uid, list := range found {
+			if got := said[member{svc, uid}]; !slices.Contains(list, got) {
+				t.Fatalf("seed %d: %s is sent as %q of %s; its Membership says %q", seed, pods[uid], list, svc, got)
+			}
+			sent++
+			delete(said, member{svc, uid})
+		}
+	}
+	for m, got := range said {
+		if slices.Contains(services, m.svc) {
+			t.Fatalf("seed %d: %s is not sent to clients of %s; its Membership says %q", seed, pods[m.uid], m.svc, got)
+		}
+	}
+	return sent
 }
 
 func addViews(out map[string]string, c *Collection) {
@@ -168,6 +261,7 @@ type subscriber struct {
 	topics      map[xds.DestinationName][]Topic
 	collections map[xds.Service]*Collection
 	views       map[string]map[string]*Resource // what a client that is sent differences has
+	directory   map[string]string
 }
 
 func newSubscriber() *subscriber {
@@ -180,6 +274,10 @@ func newSubscriber() *subscriber {
 func (sub *subscriber) update(s *Store, d Delta, everything bool) {
 	touched := func(topics []Topic) bool {
 		return everything || slices.ContainsFunc(topics, func(t Topic) bool { _, ok := d.Topics[t]; return ok })
+	}
+	// It is asked again whenever anything changed.
+	if everything || len(d.Topics) > 0 {
+		sub.directory = directory(s)
 	}
 	names, services := questions()
 	for _, n := range names {
@@ -221,7 +319,7 @@ func (sub *subscriber) patch(view string, is, was *Set) {
 }
 
 func (sub *subscriber) answers() map[string]string {
-	out := map[string]string{}
+	out := maps.Clone(sub.directory)
 	for n, r := range sub.names {
 		if r != nil {
 			out[n.String()] = r.Version
@@ -266,7 +364,7 @@ func TestAnyOrderEndsInTheSame(t *testing.T) {
 	if testing.Short() {
 		rounds = 50
 	}
-	nonEmpty := 0
+	nonEmpty, sent, drained := 0, 0, 0
 	for seed := range uint64(rounds) {
 		g := &generator{Rand: rand.New(rand.NewPCG(seed, 1)), inputs: map[string]Change{}}
 		s, sub := NewStore(Config{}), newSubscriber()
@@ -275,10 +373,14 @@ func TestAnyOrderEndsInTheSame(t *testing.T) {
 			for range 1 + g.IntN(3) { // a batch
 				s.Apply(g.change())
 			}
+			if g.IntN(3) == 0 {
+				s.SetDraining(g.oldUID(pick(g, testPods...)), pick(g, DrainOn, DrainOn, DrainOff))
+			}
 			sub.update(s, s.Drain(), false)
 			if d := diff(sub.answers(), answers(s)); d != "" {
 				t.Fatalf("seed %d: kept up to date, and asked anew:\n%s", seed, d)
 			}
+			sent += checkMembership(t, s, seed)
 		}
 		checkGone(t, s)
 
@@ -291,6 +393,10 @@ func TestAnyOrderEndsInTheSame(t *testing.T) {
 		// What cannot be seen in the inputs: that a Pod was there before.
 		rebuilt.gone = maps.Clone(s.gone)
 		clear(rebuilt.hosts)
+		for uid := range s.draining {
+			rebuilt.SetDraining(uid, DrainOn)
+			drained++
+		}
 		a := answers(s)
 		if d := diff(a, answers(rebuilt)); d != "" {
 			t.Fatalf("seed %d: step by step, and from scratch:\n%s", seed, d)
@@ -303,12 +409,13 @@ func TestAnyOrderEndsInTheSame(t *testing.T) {
 			s.Apply(gone(c))
 		}
 		if n := len(s.services) + len(s.slices) + len(s.sliceOf) + len(s.pods) + len(s.nodes) +
-			len(s.byClusterIP) + len(s.byPodIP) + len(s.byPod) + len(s.byUID) + len(s.gone); n != 0 {
+			len(s.byClusterIP) + len(s.byPodIP) + len(s.byPod) + len(s.byUID) + len(s.gone) +
+			len(s.byEndpoint) + len(s.bySelector) + len(s.podOf) + len(s.draining); n != 0 {
 			t.Fatalf("seed %d: an empty store still holds %d things: %+v", seed, n, s)
 		}
 	}
-	if nonEmpty < rounds*3/4 {
-		t.Fatalf("only %d of %d worlds had anything in them", nonEmpty, rounds)
+	if nonEmpty < rounds*3/4 || sent < rounds || drained < rounds/10 {
+		t.Fatalf("of %d worlds only %d had anything in them; %d pods were endpoints, %d drained on request", rounds, nonEmpty, sent, drained)
 	}
 }
 
