@@ -48,6 +48,7 @@
 //	                                       drain at its bound; the laggards are named
 //	a learned upstream does not answer     start ends at the bound that `sidecar wait` brings
 //	control plane older than reports       synced and silent: start ends after [Silence] too
+//	the process did not run for a while    silence begins when it runs again; words that are too old stay so
 //	worker restarted                       latched: start and ready end at once; a drain that runs is
 //	                                       continued from its own begin (Config.Draining)
 //	container restarted, app running       the same latches
@@ -58,6 +59,5 @@
 //
 //   - Without any status of a replica that counts it is not known whether the
 //     pod is being deleted; the drain then ends by silence, at the floor.
-//   - A process that was frozen for longer than Lease and Silence together finds
-//     the control plane silent when it wakes up.
+//   - Nothing is known of a client that no replica has heard of yet.
 package hold

@@ -116,6 +116,12 @@ func (m *Machine) Status(now time.Time, replica string, s Status) {
 // Lost takes that the stream of a replica has ended.
 func (m *Machine) Lost(now time.Time, replica string) { m.words.lose(now, replica) }
 
+// Slept takes that this process did not run for a while (a container that is
+// frozen, a machine that is starved): it could hear nobody, so silence begins now.
+func (m *Machine) Slept(now time.Time) {
+	m.words.heardUntil = later(m.words.heardUntil, now)
+}
+
 // Synced takes that the control plane has answered for the first time.
 func (m *Machine) Synced(now time.Time) {
 	if m.start.synced.IsZero() {

@@ -290,6 +290,31 @@ func TestReady(t *testing.T) {
 	}
 }
 
+func TestSilenceBeginsWhenTheProcessRunsAgain(t *testing.T) {
+	m := New(defaults, epoch)
+	m.Serving()
+	m.Status(epoch, "r1", warming)
+	now := epoch.Add(time.Minute) // nothing ran until then
+	m.Slept(now)
+	if ends := m.Advance(now); len(ends) != 1 || ends[0].Reason != Timeout {
+		t.Errorf("%+v", ends) // the bound is no silence
+	}
+	m = New(defaults, epoch)
+	m.Serving()
+	m.Status(epoch, "r1", notReady)
+	m.Slept(now)
+	if ends := m.Advance(now); len(ends) != 0 {
+		t.Errorf("%+v", ends)
+	}
+	if d := m.Deadline(now); d != now.Add(Silence) {
+		t.Errorf("deadline %s", d.Sub(epoch))
+	}
+	m.Status(now.Add(sec), "r1", notReady)
+	if ends := m.Advance(now.Add(Silence)); len(ends) != 0 {
+		t.Errorf("%+v", ends)
+	}
+}
+
 func TestStart(t *testing.T) {
 	dead := Learned{Missing: []string{"shop/pricing:50051 on shop/p1"}}
 	for _, tc := range []struct {

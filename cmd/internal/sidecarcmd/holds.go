@@ -48,6 +48,9 @@ type holds struct {
 	running *drain // nil: no hook was called
 }
 
+// overslept is how late a timer of a process that runs is not.
+const overslept = time.Second
+
 type input func(m *hold.Machine, now time.Time)
 
 func newHolds(cfg *Config, log *slog.Logger, reports reporter, reg prometheus.Registerer, now time.Time) *holds {
@@ -75,6 +78,7 @@ func newHolds(cfg *Config, log *slog.Logger, reports reporter, reg prometheus.Re
 func (h *holds) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var due time.Time // of timer; zero: it is not set
 	for {
 		select {
 		case <-ctx.Done():
@@ -83,6 +87,9 @@ func (h *holds) run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		now := time.Now()
+		if !due.IsZero() && now.Sub(due) > overslept {
+			h.machine.Slept(now)
+		}
 		h.mu.Lock()
 		inputs := h.inputs
 		h.inputs = nil
@@ -92,8 +99,8 @@ func (h *holds) run(ctx context.Context) error {
 		}
 		h.advance(now)
 		timer.Stop()
-		if at := h.machine.Deadline(now); !at.IsZero() {
-			timer.Reset(at.Sub(now))
+		if due = h.machine.Deadline(now); !due.IsZero() {
+			timer.Reset(due.Sub(now))
 		}
 	}
 }
