@@ -135,7 +135,8 @@ var (
 	testNodes  = []string{"", "n1", "n2"}
 	testPods   = []ObjectKey{{"shop", "p1"}, {"shop", "p2"}, {"web", "p1"}, {"web", "p2"}}
 	testLabels = []Labels{
-		{}, NewLabels(map[string]string{"a": "1"}), NewLabels(map[string]string{"b": "2"}), NewLabels(map[string]string{"a": "1", "b": "2"}),
+		{},
+		NewLabels(map[string]string{"a": "1"}), NewLabels(map[string]string{"b": "2"}), NewLabels(map[string]string{"a": "1", "b": "2"}),
 		NewLabels(map[string]string{"a": "2", "c": "1"}),
 	}
 )
