@@ -16,9 +16,10 @@ const hookForgotten = 35 * time.Second
 // hook is a drain that the preStop hook opened.
 type hook struct {
 	seen  bool // the pod says draining; it must say otherwise before the hook counts again
+	told  bool // the Directory knows
 	on    bool
 	since time.Time
-	ready bool // whether the app was ready then
+	ready bool // the app was seen ready since then
 }
 
 // drainChange is to be passed to the Directory.
@@ -38,15 +39,20 @@ func (st *state) judgeDrainOpen(c *sidecar, now time.Time) {
 	terminating := p.known && p.member.Terminating
 	switch {
 	case !p.own.draining:
-		p.hook.seen = false
+		p.hook.seen = false // and if it is still on, the pod itself says that it lives on
+	case !p.hook.seen && !p.known && !c.podless(now):
+		return // it opens as soon as the watch has the Pod
 	case !p.hook.seen:
 		p.hook.seen = true
 		// A drain that is over when this replica first hears of it is another's: the
 		// app may have restarted since.
 		if !p.own.drained && !p.hook.on {
-			p.hook.on, p.hook.since, p.hook.ready = true, now, p.member.AppReady
-			st.setDraining(p, snapshot.DrainOn)
+			p.hook.on, p.hook.told, p.hook.since, p.hook.ready = true, false, now, false
 		}
+	}
+	if p.hook.on && p.known && !p.hook.told {
+		p.hook.told = true
+		st.setDraining(p, snapshot.DrainOn)
 	}
 	if terminating && !p.announced {
 		p.announced = true
@@ -55,11 +61,12 @@ func (st *state) judgeDrainOpen(c *sidecar, now time.Time) {
 	if !p.hook.on || terminating {
 		return
 	}
-	// Seen not ready after that: its container was killed. One that was not ready
-	// before either must first become so.
-	restarted := p.known && p.member.AppReady != p.hook.ready
-	if restarted || now.Sub(p.hook.since) >= hookForgotten {
-		p.hook.on = false
+	// Seen not ready after it was ready: its container was killed. That it becomes
+	// ready says nothing: the watch may be behind the hook.
+	restarted := p.hook.ready && p.known && !p.member.AppReady
+	p.hook.ready = p.hook.ready || p.known && p.member.AppReady
+	if restarted || !p.hook.seen || now.Sub(p.hook.since) >= hookForgotten {
+		p.hook.on, p.hook.told = false, false
 		st.setDraining(p, snapshot.DrainOff)
 	}
 }

@@ -30,7 +30,7 @@ func (st *state) judgeDrained(c *sidecar, now time.Time) {
 	for svc, pl := range p.places { // also those that it is no longer in: RPCs outlive that
 		for client, u := range st.services[svc] {
 			if client.inLease(now) && client.sees(p, pl.local) {
-				poll.add(client, st.released(p, u, pl, long))
+				poll.add(client, client.released(p, u, pl, long))
 			}
 		}
 	}
@@ -43,7 +43,8 @@ func (st *state) judgeDrained(c *sidecar, now time.Time) {
 	p.drained = st.settled(now) && p.drain.all()
 }
 
-func (st *state) released(p *pod, u *use, pl place, long time.Duration) bool {
+// released: this client, of the service of u, has let go of the pod.
+func (c *sidecar) released(p *pod, u *use, pl place, long time.Duration) bool {
 	if pl.id == (endpointID{}) {
 		// This replica never saw where the pod was. Who has it says so.
 		for id, e := range u.endpoints {
@@ -51,12 +52,14 @@ func (st *state) released(p *pod, u *use, pl place, long time.Duration) bool {
 				return false
 			}
 		}
-		return true
+		return c.spoke > pl.left
 	}
 	e, known := u.endpoints[pl.id]
 	if !known {
-		// Still in the set: the client is yet to hear of it, and would pick it then.
-		return !pl.listed
+		// Still in the set: the client is yet to hear of it, and would pick it then. Not
+		// in the set any more: it may have begun to use it just before, and says so if
+		// it has, so it is to have said something since.
+		return !pl.listed && c.spoke > pl.left
 	}
 	return e.released(long)
 }

@@ -34,7 +34,14 @@ func TestReleases(t *testing.T) {
 		return func(b *bench) { b.track("web-1", says(sees(pricing, e...))) }
 	}
 	unlisted := func(f func(*bench)) func(*bench) {
-		return func(b *bench) { f(b); b.members["pricing-1"].Services[0].State = corepb.HealthStatus_UNKNOWN }
+		return func(b *bench) {
+			b.members["pricing-1"].Services[0].State = corepb.HealthStatus_UNKNOWN
+			b.status("pricing-1")
+			f(b)
+		}
+	}
+	left := func(f func(*bench)) func(*bench) {
+		return func(b *bench) { b.members["pricing-1"].Services = nil; b.status("pricing-1"); f(b) }
 	}
 	const missing = "0/1 shop/web-1"
 	for name, tt := range map[string]struct {
@@ -61,15 +68,16 @@ func TestReleases(t *testing.T) {
 			web(at(1, "pricing-1"))(b)
 			b.report("web-1", says(sees(pricing, at(1, "pricing-1", isGone))))
 		}), true, "1/1"},
-		"left the Service, an RPC in flight": {func(b *bench) {
-			web(at(1, "pricing-1", isDraining, inFlight(1, 0)))(b)
-			b.members["pricing-1"].Services = nil
-		}, false, missing},
-		"left the Service, not told yet":  {func(b *bench) { web(at(1, "pricing-1"))(b); b.members["pricing-1"].Services = nil }, false, missing},
-		"left the Service, gone":          {func(b *bench) { web()(b); b.members["pricing-1"].Services = nil }, true, "1/1"},
-		"Local, a client on another node": {func(b *bench) { web()(b); m := b.members["pricing-1"]; m.Services[0].LocalOnly, m.Node = true, "node2" }, true, "0/0"},
-		"it calls itself":                 {func(b *bench) { b.report("pricing-1", says(sees(pricing, at(1, "pricing-1")))) }, false, "0/1 shop/pricing-1"},
-		"it called itself":                {func(b *bench) { b.report("pricing-1", says(sees(pricing, at(1, "pricing-1", isDraining)))) }, true, "1/1"},
+		"left the Service, an RPC in flight":   {left(web(at(1, "pricing-1", isDraining, inFlight(1, 0)))), false, missing},
+		"left the Service, not told yet":       {left(web(at(1, "pricing-1"))), false, missing},
+		"left the Service, gone":               {left(web()), true, "1/1"},
+		"left the slice, nothing said since":   {func(b *bench) { web()(b); unlisted(func(*bench) {})(b) }, false, missing},
+		"left the Service, nothing said since": {func(b *bench) { web()(b); left(func(*bench) {})(b) }, false, missing},
+		"left the slice, only over ADS":        {unlisted(func(b *bench) { b.ads("web-1", pricing) }), false, missing},
+		"left the slice, nothing to say":       {func(b *bench) { web()(b); unlisted(func(b *bench) { b.beat("web-1") })(b) }, true, "1/1"},
+		"Local, a client on another node":      {func(b *bench) { web()(b); m := b.members["pricing-1"]; m.Services[0].LocalOnly, m.Node = true, "node2" }, true, "0/0"},
+		"it calls itself":                      {func(b *bench) { b.report("pricing-1", says(sees(pricing, at(1, "pricing-1")))) }, false, "0/1 shop/pricing-1"},
+		"it called itself":                     {func(b *bench) { b.report("pricing-1", says(sees(pricing, at(1, "pricing-1", isDraining)))) }, true, "1/1"},
 		"reached by its name, an RPC in flight": {func(b *bench) {
 			b.track("web-1", &api.Report{Direct: []*api.EndpointReport{at(1, "pricing-1", inFlight(1, 0))}})
 		}, false, missing},
@@ -166,16 +174,27 @@ func TestDrainOpens(t *testing.T) {
 	}
 }
 
-// An app that was not ready when the hook was called closes the drain by becoming ready.
+// An app that was not ready when the hook was called: the watch may be behind, so
+// that it becomes ready closes nothing. The pod itself knows whether it lives on.
 func TestDrainOfAnAppThatIsNotReady(t *testing.T) {
 	b := newBench(t)
 	m := b.server("pricing-1", 1, pricing)
 	m.AppReady = false
-	b.track("pricing-1", &api.Report{Own: &api.OwnPod{Ready: true, Draining: true}})
+	hook := &api.Report{Own: &api.OwnPod{Ready: true, Draining: true}}
+	b.track("pricing-1", hook)
 	b.wantDrain("not ready", "pricing-1", true, "0/0")
 	m.AppReady = true
-	b.wantDrain("restarted", "pricing-1", false, "0/0")
-	b.wantDrains("both", "uid-pricing-1 1", "uid-pricing-1 0")
+	b.wantDrain("seen ready", "pricing-1", true, "0/0")
+	m.AppReady = false
+	b.wantDrain("seen not ready after that", "pricing-1", false, "0/0")
+	b.report("pricing-1", &api.Report{Own: &api.OwnPod{Ready: true}})
+	b.status("pricing-1")
+	b.report("pricing-1", hook)
+	b.wantDrain("the hook once more", "pricing-1", true, "0/0")
+	b.report("pricing-1", &api.Report{Own: &api.OwnPod{Ready: true}})
+	b.wantDrain("it says itself that it lives on", "pricing-1", false, "0/0")
+	const on, off = "uid-pricing-1 1", "uid-pricing-1 0"
+	b.wantDrains("all", on, off, on, off)
 }
 
 // A drain that was over when this replica first hears of it stays closed: the app
@@ -234,4 +253,23 @@ func TestDirectConnections(t *testing.T) {
 	if n := count(); n != 0 {
 		t.Errorf("%d direct connections are left", n)
 	}
+}
+
+// A hook that is called before the watch has the Pod is not lost.
+func TestDrainOfAPodThatIsNotSeenYet(t *testing.T) {
+	b := newBench(t)
+	b.track("pricing-1", &api.Report{Own: &api.OwnPod{Draining: true}})
+	b.wantDrain("not seen", "pricing-1", false, "0/0")
+	b.server("pricing-1", 1, pricing)
+	b.wantDrain("seen", "pricing-1", true, "0/0")
+	b.wantDrains("seen", "uid-pricing-1 1")
+
+	// Without an API server there may never be one.
+	b.track("web-1", &api.Report{Own: &api.OwnPod{Draining: true}})
+	b.wantDrain("not seen", "web-1", false, "0/0")
+	b.pass(xds.Lease + 1)
+	b.wantDrain("it does not exist", "web-1", true, "0/0")
+	b.server("web-1", 2, stock)
+	b.wantDrain("it does all the same", "web-1", true, "0/0")
+	b.wantDrains("both", "uid-pricing-1 1", "uid-web-1 1")
 }

@@ -4,6 +4,7 @@
 package rollout
 
 import (
+	"slices"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -45,6 +46,8 @@ type place struct {
 	since  time.Time
 	listed bool // it is in the collection now
 	local  bool // internalTrafficPolicy Local
+	// left is the number of the last Report before it left the collection.
+	left uint64
 }
 
 // look is what the Directory says of a pod.
@@ -61,10 +64,7 @@ func (st *state) see(c *sidecar, l look, now time.Time) {
 	}
 	p.known = l.known
 	if !l.known {
-		for svc, pl := range p.places {
-			pl.listed = false
-			p.places[svc] = pl
-		}
+		st.unlist(p)
 		return
 	}
 	if c.node.UID == "" && l.member.UID != p.member.UID {
@@ -78,26 +78,43 @@ func (st *state) see(c *sidecar, l look, now time.Time) {
 	if p.places == nil {
 		p.places = map[xds.Service]place{}
 	}
-	for svc, pl := range p.places {
-		pl.listed = false
-		p.places[svc] = pl
-	}
 	for i := range l.member.Services {
 		ps := &l.member.Services[i]
-		pl := p.places[ps.Service]
+		pl, seen := p.places[ps.Service]
+		if !seen {
+			pl.left = st.reports // it may have been in it before
+		}
 		pl.local = ps.LocalOnly
 		if ps.Addr.IsValid() {
 			if id := idOf(unmap(ps.Addr), l.member.UID); id != pl.id {
 				pl.id, pl.since = id, time.Time{}
 			}
 		}
-		if pl.listed = ps.Addr.IsValid() && ps.State != corepb.HealthStatus_UNKNOWN; pl.listed && pl.since.IsZero() {
+		listed := ps.Addr.IsValid() && ps.State != corepb.HealthStatus_UNKNOWN
+		switch {
+		case listed && pl.since.IsZero():
 			pl.since = now
+		case !listed && pl.listed:
+			pl.left = st.reports
 		}
+		pl.listed = listed
 		p.places[ps.Service] = pl
+	}
+	if len(p.places) > len(l.member.Services) {
+		st.unlist(p, l.member.Services...) // it is in fewer than it was
 	}
 	if l.member.AppReady && p.warm.IsZero() {
 		p.warm = now
+	}
+}
+
+// unlist notes that the pod is in no collection but these.
+func (st *state) unlist(p *pod, but ...snapshot.PodService) {
+	for svc, pl := range p.places {
+		if pl.listed && !slices.ContainsFunc(but, func(ps snapshot.PodService) bool { return ps.Service == svc }) {
+			pl.listed, pl.left = false, st.reports
+			p.places[svc] = pl
+		}
 	}
 }
 

@@ -36,12 +36,14 @@ func (st *state) judgeReady(c *sidecar, now time.Time) {
 // mayPropagate is what must be true whoever subscribes.
 func (p *pod) mayPropagate(c *sidecar, now time.Time) bool {
 	if !p.known {
-		// Nobody can be waited for, nor ever will: only without an API server is a
-		// sidecar served whose Pod does not exist. But the watch may be behind.
-		return now.Sub(c.opened) > xds.Lease
+		return c.podless(now) // then nobody can be waited for
 	}
 	return p.member.AppReady || len(p.member.Services) == 0
 }
+
+// podless: only without an API server is a sidecar served whose Pod does not
+// exist, and never will; but the watch may be behind.
+func (c *sidecar) podless(now time.Time) bool { return !c.pod.known && now.Sub(c.opened) > xds.Lease }
 
 // answered reports whether the client has said what is waited for of an endpoint.
 func (u *use) answered(id endpointID) bool {

@@ -280,7 +280,7 @@ func TestNames(t *testing.T) {
 // The first ten in their order stay, each once.
 func TestLaggards(t *testing.T) {
 	var l laggards
-	for _, n := range strings.FieldsSeq("k c a z b b y x w d e f g h a 0") {
+	for n := range strings.FieldsSeq("k c a z b b y x w d e f g h a 0") {
 		l.add(n)
 	}
 	if got := strings.Join(l, ""); got != "0abcdefghk" {

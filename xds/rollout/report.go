@@ -39,7 +39,8 @@ func (st *state) report(id uint64, r *report, now time.Time) (changed bool, err 
 	whole := c.fresh
 	changed = whole || !c.inLease(now) || r.leaving || r.own != nil || r.dialled != nil ||
 		len(r.services) > 0 || len(r.direct) > 0 || len(r.holds) > 0
-	c.heard, c.fresh = now, false
+	st.reports++
+	c.heard, c.spoke, c.fresh = now, st.reports, false
 	if !changed {
 		return false, nil
 	}

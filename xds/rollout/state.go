@@ -41,8 +41,9 @@ type state struct {
 	learned  learned
 	tallies  map[string]*tally // by UID
 
-	epoch uint64 // numbers the judgements, for sidecar.mark
-	out   effects
+	epoch   uint64 // numbers the judgements, for sidecar.mark
+	reports uint64 // numbers the Reports, so that it is known what came before what
+	out     effects
 }
 
 // effects are what is to be done outside, in order.
@@ -63,6 +64,7 @@ type sidecar struct {
 	adsStreams int
 	adsOpened  time.Time // of the newest ADS stream, zero without one
 	heard      time.Time // the last Report
+	spoke      uint64    // its number
 	left       bool      // it said so, or its Pod is gone
 
 	// The Track stream: the newest one's word counts.
