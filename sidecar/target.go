@@ -47,9 +47,10 @@ func (s *Sidecar) target(addr netip.AddrPort) *target {
 
 // join has the endpoint hear of the sessions, and takes the answer that they are.
 func (t *target) join(now time.Time, e *endpoint) {
-	if uid := e.be.Spec().UID; uid != t.uid {
+	if uid := e.be.Spec().UID; uid != "" && uid != t.uid {
 		// What there is was made to the pod that had the address before, or
-		// may have been.
+		// may have been. An endpoint without a UID (no pod, for all that its service
+		// knows) claims nothing.
 		t.uid = uid
 		t.pool.Renew(now)
 	}
@@ -89,9 +90,12 @@ func (t *target) collect(now time.Time) {
 	}
 }
 
-// isOf: the sessions are to the endpoint's pod. For a moment they may not be, when one
+// isOf: the sessions are to the endpoint's pod, if it is one. For a moment they may not be, when one
 // service has heard of a new pod and another has not.
-func (t *target) isOf(e *endpoint) bool { return e.be.Spec().UID == t.uid }
+func (t *target) isOf(e *endpoint) bool {
+	uid := e.be.Spec().UID
+	return uid == "" || uid == t.uid
+}
 
 // placed looks which draining endpoints are picked after connectivity has changed.
 func (t *target) placed() {

@@ -219,6 +219,26 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%d sessions, want the new one to stay alone", n)
 		}
 	})
+	// A Service with slices of its own, without targetRef, beside one that selects the pod.
+	t.Run("an endpoint without a UID shares the sessions", func(t *testing.T) {
+		r, l := tracked(t)
+		f := newFakeServer(t)
+		const manual = "shop/manual:1"
+		give := func(name string, all ...balancer.EndpointSpec) {
+			r.s.Service(name, &balancer.Spec{Service: name, Endpoints: all})
+		}
+		give(testService, ep(f.addr, "a", balancer.Ready))
+		give(manual, ep(f.addr, "", balancer.Ready))
+		r.s.Warm(manual)
+		f.accept()
+		l.want(t, "the pod's", f.addr, "a", "connected")
+		l.wantOf(t, "the other's", manual, f.addr, "", "connected")
+		give("shop/late:1", ep(f.addr, "", balancer.Ready))
+		l.wantOf(t, "one that comes later", "shop/late:1", f.addr, "", "connected")
+		if n := r.s.upstreamSessions(t); n != 1 {
+			t.Errorf("%d sessions, want one", n)
+		}
+	})
 }
 
 func TestDrainIsReported(t *testing.T) {
