@@ -47,6 +47,7 @@ var (
 	descDeadPeers    = desc("evenkeel_upstream_dead_peers_total", "Servers that vanished without a word.")
 	descQueueFull    = desc("evenkeel_upstream_queue_full_total", "Streams turned away from an endpoint's full queue.")
 	descH2Abuse      = desc("evenkeel_h2_abuse_total", "Connections ended for too much of one kind of frame.", "side", "kind")
+	descH2Bounds     = desc("evenkeel_h2_bounds_total", "Other bounds that peers ran into: field blocks and lists that are too large, output that is not read, timeouts.", "side", "bound")
 	descH2Errors     = desc("evenkeel_h2_connection_errors_total", "Connections ended for a breach of HTTP/2.", "side")
 	descH2Streams    = desc("evenkeel_h2_streams_total", "HTTP/2 streams that ended, and how.", "side", "end")
 	descH2Bytes      = desc("evenkeel_h2_sent_bytes_total", "Bytes written.", "side")
@@ -57,7 +58,7 @@ var (
 		descEndpointRPCs, descEndpointInFlight, descEndpoints, descConnected,
 		descConns, descConnsClosed, descSessions, descRaws, descRawBytes, descStreams, descWaiting, descWaits,
 		descErrors, descReplays, descReplayGiven, descReplayBytes, descDials, descDialFailures, descGoAways,
-		descDeadPeers, descQueueFull, descH2Abuse, descH2Errors, descH2Streams, descH2Bytes, descTurns,
+		descDeadPeers, descQueueFull, descH2Abuse, descH2Bounds, descH2Errors, descH2Streams, descH2Bytes, descTurns,
 	}
 )
 
@@ -162,6 +163,10 @@ func sendH2(ch sink, side string, s *h2.Stats) {
 	for a, v := range s.Abuse {
 		ch.counter(descH2Abuse, v, side, h2.Abuse(a).String())
 	}
+	ch.counter(descH2Bounds, s.HeaderFloods, side, "field_block")
+	ch.counter(descH2Bounds, s.HeadersTooLarge, side, "field_list")
+	ch.counter(descH2Bounds, s.OutputOverflows, side, "output")
+	ch.counter(descH2Bounds, s.Timeouts, side, "time")
 	for k, v := range s.StreamsClosed {
 		ch.counter(descH2Streams, v, side, strings.ReplaceAll(h2.EndKind(k).String(), " ", "_"))
 	}

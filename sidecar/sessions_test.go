@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
+	"evenkeel.dev/sidecar/h2"
 	"evenkeel.dev/sidecar/upstream"
 )
 
@@ -325,4 +326,10 @@ func TestStormOfCancels(t *testing.T) {
 		t.Errorf("%d connections of the app, want the one", n)
 	}
 	r.quiet()
+	down, up := r.s.both(t)
+	for side, s := range map[string]h2.Stats{"downstream": down, "upstream": up} {
+		if s.ConnectionErrors != 0 || s.Abuse != (h2.Stats{}).Abuse || s.OutputOverflows+s.HeaderFloods+s.Timeouts != 0 {
+			t.Errorf("%s: a bound was hit: %+v", side, s)
+		}
+	}
 }

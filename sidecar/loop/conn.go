@@ -119,6 +119,8 @@ func (c *Conn) receive(now time.Time, p []byte) {
 		c.fail(now, err)
 	} else if c.proto.Finished() {
 		c.CloseAfterFlush(now, ErrFinished)
+	} else if !c.dirty {
+		c.rearm() // what asks for no answer may have a deadline too; Flush does it otherwise
 	}
 }
 

@@ -235,10 +235,15 @@ type echo struct {
 	ended    chan error
 	tick     time.Time
 	ticked   chan time.Time
+	mute     time.Duration // not zero: it sends nothing back, and ticks this long after what it got
 }
 
-func (e *echo) Receive(_ time.Time, p []byte) error {
+func (e *echo) Receive(now time.Time, p []byte) error {
 	e.received += len(p)
+	if e.mute > 0 {
+		e.tick = now.Add(e.mute)
+		return nil
+	}
 	e.out = append(e.out, p...)
 	e.conn.MarkDirty()
 	if e.failAt != "" && string(p) == e.failAt {
@@ -375,6 +380,21 @@ func TestConnTicks(t *testing.T) {
 	in(t, l, func(time.Time) { e.tick = at; e.conn.MarkDirty() })
 	if now := <-e.ticked; now.Before(at) {
 		t.Errorf("ticked %s early", at.Sub(now))
+	}
+}
+
+// What was received may begin a deadline, and need no answer.
+func TestConnTicksWithoutOutput(t *testing.T) {
+	l := running(t, nil)
+	e, c := pair(t, l)
+	in(t, l, func(time.Time) { e.mute = 20 * time.Millisecond })
+	if _, err := c.Write([]byte("half")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-e.ticked:
+	case <-time.After(5 * time.Second):
+		t.Error("no tick within 5 s, want one after 20 ms")
 	}
 }
 
