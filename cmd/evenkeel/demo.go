@@ -18,16 +18,17 @@ import (
 	"evenkeel.dev/cmd/internal/demo"
 )
 
-const demoLong = `Play a real incident twice, without and with Evenkeel: eight client pods start while two of six servers are ready; then
-the other four become ready. Each client is an ordinary grpc-go client with one channel (pick_first, nothing configured). Without
-Evenkeel it stays with the server that kube-proxy gave to its connection; with Evenkeel each RPC is balanced.
+const demoLong = `Play two real incidents, without and with Evenkeel. Eight client pods start while two of six servers are ready; then the other
+four become ready. Each client is an ordinary grpc-go client with one channel (pick_first, nothing configured). Without Evenkeel it
+stays with the server that kube-proxy gave to its connection; with Evenkeel each RPC is balanced. Then a rolling restart replaces all
+servers, which exit at once on SIGTERM. Without Evenkeel the RPCs on them are lost; with it SIGTERM waits until nobody uses them.
 
 Everything runs on this machine, in a network namespace of its own, through the real redirect, sidecar and control plane.
-It takes about 25 seconds and needs root.`
+It takes about 40 seconds and needs root. What the kubelet does is played.`
 
 const demoStatuses = `
 Exit status:
-  0  the run with Evenkeel met the bar: spread at most 5 %, fair share of every late server within 1 s
+  0  the run with Evenkeel met the bar: spread at most 5 %, fair share of every late server within 1 s, no failed RPC
   1  it did not, or the demo could not run
   2  wrong arguments
 `
@@ -36,7 +37,7 @@ func newDemo() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show what Evenkeel is for: one incident, without and with it",
+		Short: "Show what Evenkeel is for: two incidents, without and with it",
 		Long:  demoLong,
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

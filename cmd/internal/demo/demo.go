@@ -21,12 +21,13 @@ type Plan struct {
 	Servers int           // replicas of the service
 	Early   int           // replicas that are ready before the clients start
 	Before  time.Duration // from the start of the last client until the late servers are ready
-	After   time.Duration // from then until the end
+	After   time.Duration // from then until the rolling restart
+	Surge   int           // servers that are replaced at a time in it
 }
 
-// DefaultPlan is the first incident: eight client pods start while two of six servers are ready.
+// DefaultPlan is the first incident: eight client pods start while two of six servers are ready. A rolling restart follows.
 func DefaultPlan() Plan {
-	return Plan{Clients: 8, Rate: 125, Servers: 6, Early: 2, Before: 2 * time.Second, After: 8 * time.Second}
+	return Plan{Clients: 8, Rate: 125, Servers: 6, Early: 2, Before: 2 * time.Second, After: 8 * time.Second, Surge: 2}
 }
 
 // Format is how the result is written.
@@ -38,7 +39,7 @@ const (
 	JSON               // one object, and nothing else on stdout
 )
 
-// Demo plays the incident twice, without and with Evenkeel. It must run inside the network namespace that Enter makes.
+// Demo plays the incidents twice, without and with Evenkeel. It must run inside the network namespace that Enter makes.
 type Demo struct {
 	// Plan is what happens. Required: see DefaultPlan.
 	Plan Plan
@@ -71,7 +72,7 @@ type Result struct {
 // ErrBar says that the run with Evenkeel was not good enough.
 var ErrBar = errors.New("the run with Evenkeel does not meet the bar")
 
-// Run plays the incident twice and writes the result. It returns ErrBar when the run with Evenkeel is not within the bar.
+// Run plays the incidents twice and writes the result. It returns ErrBar when the run with Evenkeel is not within the bar.
 func (d *Demo) Run(ctx context.Context) error {
 	if err := prepareNetwork(addresses(d.Plan)...); err != nil {
 		return err

@@ -58,13 +58,15 @@ type world struct {
 	progress func(format string, args ...any)
 	scope    *sandbox.Scope
 
-	zero    time.Time
-	dir     string // manifests and hosts
-	servers []*server
-	state   clusterState
-	readyAt []time.Duration // per server
-	proxy   *kubeProxy
-	clients []*client
+	zero         time.Time
+	dir          string                // manifests and hosts
+	controlPlane *sandbox.ControlPlane // nil without Evenkeel
+	servers      []*server             // those of the first incident, then those that take their places
+	mu           sync.Mutex            // guards state, and the file that is made of it
+	state        clusterState
+	readyAt      []time.Duration // per server
+	proxy        *kubeProxy
+	clients      []*client
 }
 
 // client is a running client process.
@@ -97,7 +99,7 @@ func (d *Demo) play(ctx context.Context, m mesh) (outcome *Outcome, err error) {
 	w := &world{
 		plan: d.Plan, logger: d.Logger, scope: scope, zero: time.Now(), dir: scope.Dir(),
 		progress: func(format string, args ...any) { d.progress("%s: %s", m, fmt.Sprintf(format, args...)) },
-		readyAt:  make([]time.Duration, d.Plan.Servers),
+		readyAt:  make([]time.Duration, 2*d.Plan.Servers),
 	}
 	defer w.stop()
 	return w.run(ctx, m)
@@ -105,7 +107,7 @@ func (d *Demo) play(ctx context.Context, m mesh) (outcome *Outcome, err error) {
 
 // run is the incident, in order.
 func (w *world) run(ctx context.Context, m mesh) (*Outcome, error) {
-	if err := w.startService(ctx); err != nil {
+	if err := w.startService(ctx, m); err != nil {
 		return nil, err
 	}
 	launch, err := w.pods(ctx, m)
@@ -131,15 +133,18 @@ func (w *world) run(ctx context.Context, m mesh) (*Outcome, error) {
 		return nil, err
 	}
 	end := time.Since(w.zero)
+	if err := w.restart(ctx); err != nil {
+		return nil, err
+	}
 	failed, firstError, err := w.stopClients(ctx)
 	if err != nil {
 		return nil, err
 	}
-	got := make(arrivals, len(w.servers))
-	for i, s := range w.servers {
-		got[i] = s.arrivals()
+	got := make(arrivals, w.plan.Servers)
+	for i := range got {
+		got[i] = w.servers[i].arrivals()
 	}
-	outcome := judge(got, w.readyAt, late, end)
+	outcome := judge(got, w.readyAt[:w.plan.Servers], late, end)
 	outcome.Failed, outcome.firstError = failed, firstError
 	if n := w.proxy.connections(); m == with && n > 0 {
 		return nil, fmt.Errorf("%d connections went to the ClusterIP itself: the redirect did not take them", n)
@@ -148,13 +153,13 @@ func (w *world) run(ctx context.Context, m mesh) (*Outcome, error) {
 }
 
 // startService starts the early servers and what stands for kube-proxy and the API server.
-func (w *world) startService(ctx context.Context) error {
+func (w *world) startService(ctx context.Context, m mesh) error {
 	w.state.ClusterIP = clusterIP
 	early := make([]int, 0, w.plan.Early)
-	for i := range w.plan.Servers {
+	for i := range 2 * w.plan.Servers {
 		s := newServer("pricing-"+strconv.Itoa(i), serverAddr(i), w.zero)
 		w.servers = append(w.servers, s)
-		w.state.Servers = append(w.state.Servers, serverState{Name: s.name, Addr: s.addr})
+		w.state.Servers = append(w.state.Servers, serverState{Name: s.name, UID: "uid-" + s.name, Addr: s.addr})
 		if i < w.plan.Early {
 			early = append(early, i)
 		}
@@ -170,33 +175,19 @@ func (w *world) startService(ctx context.Context) error {
 	if err := os.Mkdir(w.manifests(), 0o700); err != nil {
 		return err
 	}
+	if err := w.state.write(w.manifests()); err != nil {
+		return err
+	}
+	if m == with {
+		if w.controlPlane, err = w.scope.StartControlPlane(ctx, sandbox.ControlPlaneConfig{Dir: w.manifests()}); err != nil {
+			return err
+		}
+	}
 	return w.becomeReady(ctx, early...)
 }
 
 func (w *world) hosts() string     { return filepath.Join(w.dir, "hosts") }
 func (w *world) manifests() string { return filepath.Join(w.dir, "manifests") }
-
-// becomeReady starts servers and publishes them: to the stand-in for kube-proxy and in the EndpointSlice.
-func (w *world) becomeReady(ctx context.Context, servers ...int) error {
-	for _, i := range servers {
-		if err := w.servers[i].start(ctx); err != nil {
-			return err
-		}
-		w.state.Servers[i].Ready = true
-	}
-	var ready []netip.AddrPort
-	for _, s := range w.state.Servers {
-		if s.Ready {
-			ready = append(ready, s.Addr)
-		}
-	}
-	now := time.Since(w.zero)
-	for _, i := range servers {
-		w.readyAt[i] = now
-	}
-	w.proxy.setReady(ready)
-	return w.state.write(w.manifests())
-}
 
 // launcher starts the i-th client.
 type launcher func(i int, c sandbox.Command) (*exec.Cmd, error)
@@ -209,10 +200,6 @@ func (w *world) pods(ctx context.Context, m mesh) (launcher, error) {
 			return w.scope.StartCommand(name(i), w.hosts(), c)
 		}, nil
 	}
-	controlPlane, err := w.scope.StartControlPlane(ctx, sandbox.ControlPlaneConfig{Dir: w.manifests()})
-	if err != nil {
-		return nil, err
-	}
 	pods := make([]*sandbox.Pod, w.plan.Clients)
 	errs := make([]error, w.plan.Clients)
 	var starts sync.WaitGroup
@@ -221,7 +208,7 @@ func (w *world) pods(ctx context.Context, m mesh) (launcher, error) {
 			pods[i], errs[i] = w.scope.StartPod(ctx, sandbox.PodConfig{
 				Namespace:     "shop",
 				Name:          name(i),
-				ControlPlane:  controlPlane,
+				ControlPlane:  w.controlPlane,
 				OutboundPorts: []uint16{clusterIP.Port()},
 				Hosts:         w.hosts(),
 			})
@@ -351,7 +338,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // addresses are all that the demo's network needs.
 func addresses(plan Plan) []netip.Addr {
 	addrs := []netip.Addr{clusterIP.Addr()}
-	for i := range plan.Servers {
+	for i := range 2 * plan.Servers {
 		addrs = append(addrs, serverAddr(i).Addr())
 	}
 	return slices.Clip(addrs)

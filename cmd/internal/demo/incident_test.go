@@ -38,8 +38,8 @@ func newTestDemo(t *testing.T) *Demo {
 	}
 }
 
-// Without Evenkeel the incident must show itself, or the demo proves nothing.
-func TestWithoutEvenkeelClientsArePinned(t *testing.T) {
+// Without Evenkeel the incidents must show themselves, or the demo proves nothing.
+func TestWithoutEvenkeel(t *testing.T) {
 	d := newTestDemo(t)
 	if err := prepareNetwork(addresses(d.Plan)...); err != nil {
 		t.Fatal(err)
@@ -48,9 +48,10 @@ func TestWithoutEvenkeelClientsArePinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Failed != 0 {
-		t.Errorf("%d RPCs failed: %s", got.Failed, got.firstError)
+	if got.Failed == 0 {
+		t.Error("no RPC failed in a rolling restart of servers that exit at once on SIGTERM")
 	}
+	t.Logf("%d RPCs failed, the first: %s", got.Failed, got.firstError)
 	if got.FairShare != nil {
 		t.Errorf("late servers had a fair share after %s", formatFairShare(got.FairShare))
 	}

@@ -11,7 +11,7 @@ import (
 	"text/template"
 )
 
-// manifests are the Service and the EndpointSlice as the API server would hold them.
+// manifests are the Service, the EndpointSlice and the Pods as the API server would hold them.
 var manifests = template.Must(template.New("pricing").Parse(`apiVersion: v1
 kind: Service
 metadata: {name: pricing, namespace: shop}
@@ -31,12 +31,41 @@ addressType: IPv4
 ports:
 - {name: grpc, port: {{.ClusterIP.Port}}, protocol: TCP}
 endpoints:
-{{- range .Servers}}
+{{- range .Servers}}{{if .Listed}}
 - addresses: [{{.Addr.Addr}}]
-  conditions: {ready: {{.Ready}}, serving: {{.Ready}}, terminating: false}
-  targetRef: {kind: Pod, namespace: shop, name: {{.Name}}}
+  conditions: {ready: {{.Ready}}, serving: {{.Serving}}, terminating: {{.Deleted}}}
+  targetRef: {kind: Pod, namespace: shop, name: {{.Name}}, uid: {{.UID}}}
+{{- end}}{{end}}
+{{range .Servers}}{{if .Listed}}---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {{.Name}}
+  namespace: shop
+  uid: {{.UID}}
+  labels: {app: pricing}
+{{- if .Deleted}}
+  deletionTimestamp: "2026-01-01T00:00:00Z"
+  deletionGracePeriodSeconds: 60
 {{- end}}
-`))
+spec:
+  containers: [{name: app}]
+status:
+  phase: Running
+  podIPs: [{ip: {{.Addr.Addr}}}]
+  conditions: [{type: Ready, status: "{{if .Serving}}True{{else}}False{{end}}"}]
+  containerStatuses: [{name: app, ready: true}]
+{{end}}{{end}}`))
+
+// phase is where a server's pod stands in its life.
+type phase uint8
+
+const (
+	absent   phase = iota // not there yet, or no more
+	running               // the application is ready, the pod is not
+	ready                 // the pod is
+	deleting              // it has been deleted, the application runs
+)
 
 // clusterState is what the manifests are made of.
 type clusterState struct {
@@ -46,9 +75,16 @@ type clusterState struct {
 
 type serverState struct {
 	Name  string
+	UID   string
 	Addr  netip.AddrPort
-	Ready bool
+	phase phase
 }
+
+// Listed, Ready, Serving and Deleted are what the EndpointSlice and the Pod say.
+func (s serverState) Listed() bool  { return s.phase != absent }
+func (s serverState) Ready() bool   { return s.phase == ready }
+func (s serverState) Serving() bool { return s.phase >= ready }
+func (s serverState) Deleted() bool { return s.phase == deleting }
 
 // write replaces the file in dir as a whole: a reader sees the old or the new one.
 func (c *clusterState) write(dir string) error {

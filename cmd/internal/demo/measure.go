@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"math"
 	"sort"
+	"strconv"
 	"time"
 )
 
@@ -31,7 +32,7 @@ type Outcome struct {
 	Spread ratio `json:"spread"`
 	// FairShare is how long after a late server became ready it had its fair share for good: the slowest one. Nil: never.
 	FairShare *seconds `json:"fair_share_seconds"`
-	// Failed counts the RPCs that did not succeed, over the whole run.
+	// Failed counts the RPCs that did not succeed, over the whole run, the rolling restart included.
 	Failed int `json:"failed_rpcs"`
 	// RPCs counts what reached each server from the moment all were ready.
 	RPCs []int `json:"rpcs_per_server"`
@@ -72,6 +73,9 @@ func (o *Outcome) meets() (ok bool, why []string) {
 		why = append(why, "a late server never had its fair share")
 	case time.Duration(*o.FairShare) > maxFairShare:
 		why = append(why, "the late servers had their fair share after "+formatSeconds(time.Duration(*o.FairShare))+", later than "+formatSeconds(maxFairShare))
+	}
+	if o.Failed > 0 {
+		why = append(why, strconv.Itoa(o.Failed)+" RPCs failed")
 	}
 	return len(why) == 0, why
 }

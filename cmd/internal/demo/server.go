@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"evenkeel.dev/cmd/internal/sandbox"
 )
 
 // The service that the demo calls: one unary method without generated code.
@@ -50,6 +52,7 @@ type server struct {
 	name string
 	addr netip.AddrPort
 	grpc *grpc.Server
+	pod  *sandbox.Pod // nil without Evenkeel
 
 	mu   sync.Mutex
 	at   []time.Duration
@@ -73,6 +76,7 @@ func (s *server) start(ctx context.Context) error {
 	return nil
 }
 
+// stop is what a program does that has no handler for SIGTERM: connections and RPCs end where they are.
 func (s *server) stop() {
 	if s.grpc != nil {
 		s.grpc.Stop()

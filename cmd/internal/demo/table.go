@@ -50,7 +50,7 @@ func (d *Demo) table(r *Result) error {
 	rows := []struct{ name, without, with, bar string }{
 		{"spread", formatSpread(float64(r.Without.Spread)), formatSpread(float64(r.With.Spread)), "at most " + formatSpread(maxSpread)},
 		{"fair share after", formatFairShare(r.Without.FairShare), formatFairShare(r.With.FairShare), "at most " + formatSeconds(maxFairShare)},
-		{"failed RPCs", strconv.Itoa(r.Without.Failed), strconv.Itoa(r.With.Failed), ""},
+		{"failed RPCs", strconv.Itoa(r.Without.Failed), strconv.Itoa(r.With.Failed), "none"},
 	}
 	for _, row := range rows {
 		note := ""
@@ -65,9 +65,10 @@ func (d *Demo) table(r *Result) error {
 		}
 	}
 	b.WriteString("\nspread: standard deviation of the RPCs per server over their mean; 0 % is perfect.\n" +
-		"fair share: every late server gets at least 80 % of the mean, in every second from then on.\n\n")
+		"fair share: every late server gets at least 80 % of the mean, in every second from then on.\n" +
+		"failed RPCs: nearly all of them in the rolling restart at the end, of servers that exit at once on SIGTERM.\n\n")
 	if ok, why := r.With.meets(); ok {
-		b.WriteString(paint(green, "PASS") + "  with Evenkeel every server has its share, with no change to the clients.\n")
+		b.WriteString(paint(green, "PASS") + "  with Evenkeel every server has its share and a rollout loses nothing, with no change to the programs.\n")
 	} else {
 		b.WriteString(paint(red, "FAIL") + "  " + join(why) + ".\n")
 	}

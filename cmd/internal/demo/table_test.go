@@ -17,7 +17,7 @@ func tableOf(t *testing.T, colour Colour, with *Outcome) string {
 	var out strings.Builder
 	plan := DefaultPlan()
 	d := Demo{Plan: plan, Colour: colour, Stdout: &out}
-	without := &Outcome{Spread: 1.4142, RPCs: []int{4000, 3990, 0, 0, 0, 1}}
+	without := &Outcome{Spread: 1.4142, Failed: 57, RPCs: []int{4000, 3990, 0, 0, 0, 1}}
 	if err := d.table(&Result{With: with, Without: without}); err != nil {
 		t.Fatal(err)
 	}
@@ -40,12 +40,13 @@ pricing-5 (late)          1 ▏                            1329 █████�
 
 spread                141.4 %                           0.4 %  (at most 5.0 %)
 fair share after      never                             0.08 s  (at most 1.00 s)
-failed RPCs           0                                 0
+failed RPCs           57                                0  (none)
 
 spread: standard deviation of the RPCs per server over their mean; 0 % is perfect.
 fair share: every late server gets at least 80 % of the mean, in every second from then on.
+failed RPCs: nearly all of them in the rolling restart at the end, of servers that exit at once on SIGTERM.
 
-PASS  with Evenkeel every server has its share, with no change to the clients.
+PASS  with Evenkeel every server has its share and a rollout loses nothing, with no change to the programs.
 `
 	plain := tableOf(t, Plain, good)
 	if diff := cmp.Diff(want, plain); diff != "" {
@@ -62,7 +63,7 @@ PASS  with Evenkeel every server has its share, with no change to the clients.
 
 	bad := &Outcome{Spread: 0.2, Failed: 3, RPCs: []int{1, 2, 3, 4, 5, 6}, rate: 1000, firstError: "rpc error: code = Unavailable"}
 	for _, want := range []string{
-		"FAIL  the spread is 20.0 %, more than 5.0 %; a late server never had its fair share.\n",
+		"FAIL  the spread is 20.0 %, more than 5.0 %; a late server never had its fair share; 3 RPCs failed.\n",
 		"first failed RPC with Evenkeel: rpc error: code = Unavailable\n",
 	} {
 		if got := tableOf(t, Plain, bad); !strings.Contains(got, want) {

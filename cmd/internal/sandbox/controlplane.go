@@ -44,7 +44,7 @@ func (s *Scope) StartControlPlane(ctx context.Context, cfg ControlPlaneConfig) (
 	socket := filepath.Join(s.dir, "xds.sock")
 	cp := &ControlPlane{Target: "unix://" + socket}
 	cp.process, err = s.startComponent("control plane", cgroup, nil, ControlPlaneCommand, "run",
-		"--files="+dir, "--listen="+cp.Target, "--admin-listen=", "--log-format=text", "--log-level="+logLevel(cfg.LogLevel))
+		"--files="+dir, "--listen="+cp.Target, "--admin-listen=", "--settle=0s", "--log-format=text", "--log-level="+logLevel(cfg.LogLevel))
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"evenkeel.dev/cmd/internal/run"
 	"evenkeel.dev/xds"
@@ -39,6 +40,9 @@ type Config struct {
 	Audience string
 	// Replica is what this one is called where people see it; empty: the host's name.
 	Replica string
+	// Settle is how long after its start it claims nothing about pods: until the
+	// sidecars of one before it have come back. Zero: there was none before it.
+	Settle time.Duration
 	// Pprof adds Go's profiles to the admin port.
 	Pprof bool
 }
@@ -55,6 +59,7 @@ func (c *Config) registerFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.TLSKey, "tls-key", "/tls/tls.key", "PEM `file` of its key")
 	fs.StringVar(&c.Audience, "audience", xds.TokenAudience, "`audience` that the sidecars' tokens must be for")
 	fs.StringVar(&c.Replica, "replica", "", "`name` of this replica, for people; default: the host's name, which is the pod's")
+	fs.DurationVar(&c.Settle, "settle", xds.Settle, "after a start, wait this `time` for sidecars to come back before any pod is let go; 0: there was no other before")
 	fs.BoolVar(&c.Pprof, "pprof", false, "serve Go's profiles on the admin port")
 }
 
@@ -119,6 +124,9 @@ func (c *Config) Validate() error {
 				bad(name, "required to listen on %s", c.Listen)
 			}
 		}
+	}
+	if c.Settle < 0 {
+		bad("settle", "%s is below zero", c.Settle)
 	}
 	if d := c.ClusterDomain; d == "" || strings.ToLower(d) != d || strings.Trim(d, ".") != d {
 		bad("cluster-domain", "%q: want a DNS domain in lower case without dots at its ends, such as %s", d, xds.DefaultClusterDNS)

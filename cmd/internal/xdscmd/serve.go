@@ -94,8 +94,8 @@ func assemble(cfg *Config, log *slog.Logger) (*parts, error) {
 		p.source, keys = k, k
 	}
 
-	rc := rollout.Config{Logger: log.With("part", "rollout"), Registerer: p.metrics, Replica: cfg.Replica}
-	if r, ok := p.source.(rollout.Recorder); ok { // files have nobody to write Events for
+	rc := rollout.Config{Logger: log.With("part", "rollout"), Registerer: p.metrics, Replica: cfg.Replica, Settle: max(cfg.Settle, 1)} // its zero is the default
+	if r, ok := p.source.(rollout.Recorder); ok {                                                                                      // files have nobody to write Events for
 		rc.Recorder = r
 	}
 	var err error
