@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright Authors of Evenkeel
 
-// Package snapshot turns Services, EndpointSlices, Pods and Nodes into the
-// resources that sidecars are sent. It is pure: no goroutines, no clock, no
+// Package snapshot turns Services, EndpointSlices, Pods, Nodes and routes into the
+// resources that sidecars are sent, and into what is known of a Pod as a server. It is pure: no goroutines, no clock, no
 // sockets, no Kubernetes types.
 //
 //	Change ──Apply──▶ Store ──Drain──▶ topics that changed
@@ -67,6 +67,8 @@
 // A Pod is in a Service whose selector selects it or whose slices list it, whatever
 // it is on its way to; there its state is the one in the table. Selectors are found
 // by one of their pairs among the Pod's own labels, so that neither side is walked.
+// A Service that an Ingress or a route of the Gateway API names is external, as one
+// of type LoadBalancer or NodePort is.
 //
 // # Host names
 //

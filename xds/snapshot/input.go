@@ -32,6 +32,11 @@ const (
 	KindSlice
 	KindPod
 	KindNode
+	KindIngress
+	KindHTTPRoute
+	KindGRPCRoute
+	KindTCPRoute
+	KindTLSRoute
 )
 
 // String is the Kubernetes name of the kind.
@@ -45,6 +50,16 @@ func (k Kind) String() string {
 		return "Pod"
 	case KindNode:
 		return "Node"
+	case KindIngress:
+		return "Ingress"
+	case KindHTTPRoute:
+		return "HTTPRoute"
+	case KindGRPCRoute:
+		return "GRPCRoute"
+	case KindTCPRoute:
+		return "TCPRoute"
+	case KindTLSRoute:
+		return "TLSRoute"
 	}
 	return "unknown kind"
 }
@@ -58,6 +73,7 @@ type Change struct {
 	Slice   *Slice
 	Pod     *Pod
 	Node    *Node
+	Route   *Route // of an Ingress and of each kind of route
 }
 
 // Service is what is used of a Kubernetes Service.

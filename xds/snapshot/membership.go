@@ -114,13 +114,6 @@ func (e *Endpoint) refersTo(p *Pod) bool {
 	return e.Pod == p.Key.Name && (e.PodUID == "" || e.PodUID == p.UID)
 }
 
-func (s *Store) exposure(svc *Service) Exposure {
-	if svc.External {
-		return ExposureExternal
-	}
-	return ExposureService
-}
-
 // podService looks at the Pod alone, and at who else has one of its addresses:
 // what it finds is what Collection has of the Pod.
 func (s *Store) podService(p *Pod, svc *Service, port uint16) PodService {

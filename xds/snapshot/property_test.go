@@ -33,7 +33,7 @@ func (g *generator) change() Change {
 		c = gone(c)
 	}
 	k := fmt.Sprint(c.Kind, c.Key)
-	if c.Service == nil && c.Slice == nil && c.Pod == nil && c.Node == nil {
+	if c.Service == nil && c.Slice == nil && c.Pod == nil && c.Node == nil && c.Route == nil {
 		delete(g.inputs, k)
 	} else {
 		g.inputs[k] = c
@@ -43,13 +43,15 @@ func (g *generator) change() Change {
 
 func (g *generator) make() Change {
 	ns := pick(g, "shop", "web")
-	switch g.IntN(8) {
+	switch g.IntN(9) {
 	case 0, 1:
 		return g.service(ns)
 	case 2, 3, 4:
 		return g.slice(ns)
 	case 5, 6:
 		return g.pod(ns)
+	case 7:
+		return g.route(ns)
 	}
 	return node(pick(g, "n1", "n2"), pick(g, "", "z1", "z2"))
 }
@@ -98,6 +100,16 @@ func (g *generator) slice(ns string) Change {
 		sl.Endpoints = append(sl.Endpoints, ep)
 	}
 	return Change{Kind: KindSlice, Key: sl.Key, Slice: sl}
+}
+
+func (g *generator) route(ns string) Change {
+	r := &Route{Key: ObjectKey{ns, pick(g, "r1", "r2")}}
+	for _, name := range []string{"cart", "web"} {
+		if g.IntN(2) == 0 {
+			r.Backends = append(r.Backends, ObjectKey{pick(g, "shop", "web"), name})
+		}
+	}
+	return Change{Kind: pick(g, KindIngress, KindHTTPRoute), Key: r.Key, Route: r}
 }
 
 // oldUID is one that the Pod of that name may have or have had.
@@ -382,6 +394,7 @@ func TestAnyOrderEndsInTheSame(t *testing.T) {
 				t.Fatalf("seed %d: kept up to date, and asked anew:\n%s", seed, d)
 			}
 			sent += checkMembership(t, s, seed)
+			checkServicesOfPods(t, s, seed)
 		}
 		checkGone(t, s)
 
@@ -411,12 +424,54 @@ func TestAnyOrderEndsInTheSame(t *testing.T) {
 		}
 		if n := len(s.services) + len(s.slices) + len(s.sliceOf) + len(s.pods) + len(s.nodes) +
 			len(s.byClusterIP) + len(s.byPodIP) + len(s.byPod) + len(s.byUID) + len(s.gone) +
-			len(s.byEndpoint) + len(s.bySelector) + len(s.podOf) + len(s.draining); n != 0 {
+			len(s.routed) + len(s.routes[KindIngress]) + len(s.routes[KindHTTPRoute]) + len(s.byEndpoint) + len(s.bySelector) + len(s.podOf) + len(s.draining); n != 0 {
 			t.Fatalf("seed %d: an empty store still holds %d things: %+v", seed, n, s)
 		}
 	}
 	if nonEmpty < rounds*3/4 || sent < rounds || drained < rounds/10 {
 		t.Fatalf("of %d worlds only %d had anything in them; %d pods were endpoints, %d drained on request", rounds, nonEmpty, sent, drained)
+	}
+}
+
+// checkServicesOfPods holds each Pod's services and its exposure against a
+// definition that walks everything.
+func checkServicesOfPods(t *testing.T, s *Store, seed uint64) {
+	t.Helper()
+	for _, k := range testPods {
+		m, ok := s.Membership(k)
+		if p := s.pods[k]; ok != (p != nil) {
+			t.Fatalf("seed %d: %s: told %v, there %v", seed, k, ok, p != nil)
+		}
+		if !ok {
+			continue
+		}
+		told := map[ObjectKey]bool{}
+		for _, ps := range m.Services {
+			told[ObjectKey{ps.Service.Namespace, ps.Service.Name}] = true
+		}
+		exposure := ExposureNone
+		for key, svc := range s.services {
+			in := key.Namespace == k.Namespace && (svc.Selector.selects(s.pods[k].Labels) || s.lists(svc, s.pods[k]))
+			if told[key] != (in && len(s.dialledPorts(svc)) > 0) {
+				t.Fatalf("seed %d: %s is in %s: %v, told %v", seed, k, key, in, told[key])
+			}
+			if !in {
+				continue
+			}
+			exposure = max(exposure, ExposureService)
+			routed := svc.External
+			for _, routes := range s.routes {
+				for _, r := range routes {
+					routed = routed || slices.Contains(r.Backends, key)
+				}
+			}
+			if routed {
+				exposure = ExposureExternal
+			}
+		}
+		if exposure != m.Exposure {
+			t.Fatalf("seed %d: %s: exposure %d, want %d", seed, k, m.Exposure, exposure)
+		}
 	}
 }
 

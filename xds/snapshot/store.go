@@ -21,6 +21,7 @@ const (
 	topicService   topicKind = iota + 1 // the Service object
 	topicEndpoints                      // its slices, the Pods and Nodes that they refer to
 	topicAddress                        // who has an address
+	topicExposure                       // whether routes name the Service
 	topicPod                            // a Pod's Membership, beside what its services say
 )
 
@@ -39,6 +40,8 @@ type Store struct {
 	sliceOf  map[ObjectKey]ObjectKey            // slice → Service
 	pods     map[ObjectKey]*Pod
 	nodes    map[string]*Node
+	routes   map[Kind]map[ObjectKey]*Route
+	routed   map[ObjectKey]int // Service → how many routes name it
 
 	byClusterIP index[netip.Addr]
 	byPodIP     index[netip.Addr]
@@ -78,6 +81,8 @@ func NewStore(cfg Config) *Store {
 		sliceOf:     map[ObjectKey]ObjectKey{},
 		pods:        map[ObjectKey]*Pod{},
 		nodes:       map[string]*Node{},
+		routes:      map[Kind]map[ObjectKey]*Route{},
+		routed:      map[ObjectKey]int{},
 		byClusterIP: index[netip.Addr]{},
 		byPodIP:     index[netip.Addr]{},
 		byEndpoint:  index[netip.Addr]{},
@@ -124,6 +129,8 @@ func (s *Store) Apply(c Change) {
 		s.setPod(c.Key, c.Pod)
 	case KindNode:
 		s.setNode(c.Key.Name, c.Node)
+	case KindIngress, KindHTTPRoute, KindGRPCRoute, KindTCPRoute, KindTLSRoute:
+		s.setRoute(c.Kind, c.Key, c.Route)
 	}
 }
 
@@ -146,9 +153,13 @@ func (s *Store) PodNode(k ObjectKey) string {
 
 // Counts returns the number of objects of each kind.
 func (s *Store) Counts() map[Kind]int {
-	return map[Kind]int{
+	counts := map[Kind]int{
 		KindService: len(s.services), KindSlice: len(s.sliceOf), KindPod: len(s.pods), KindNode: len(s.nodes),
 	}
+	for kind, routes := range s.routes {
+		counts[kind] = len(routes)
+	}
+	return counts
 }
 
 func (s *Store) setService(k ObjectKey, svc *Service) {

@@ -12,7 +12,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"evenkeel.dev/xds"
@@ -53,6 +55,10 @@ func convert(obj any) (snapshot.Change, problems) {
 		return convertSlice(o)
 	case *corev1.Pod:
 		return convertPod(o)
+	case *networkingv1.Ingress:
+		return convertIngress(o)
+	case *unstructured.Unstructured:
+		return convertGatewayRoute(o)
 	case *corev1.Node:
 		return snapshot.Change{
 			Kind: snapshot.KindNode, Key: snapshot.ObjectKey{Name: o.Name},

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
@@ -106,6 +107,9 @@ func decodeNode(file string, n *yaml.Node, depth int) ([]document, error) {
 		return nil, nil
 	}
 	if version != wantVersion {
+		if kind == "Ingress" && !strings.HasPrefix(version, groupIngress+"/") {
+			return nil, nil // a kind of that name that belongs to others
+		}
 		line := n.Line
 		if v := child(n, "apiVersion"); v != nil {
 			line = v.Line
@@ -150,6 +154,8 @@ func newObject(kind string) (metav1.Object, string) {
 		return &corev1.Pod{}, "v1"
 	case "Node":
 		return &corev1.Node{}, "v1"
+	case "Ingress":
+		return &networkingv1.Ingress{}, "networking.k8s.io/v1"
 	}
 	return nil, ""
 }

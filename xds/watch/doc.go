@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright Authors of Evenkeel
 
-// Package watch brings Services, EndpointSlices, Pods and Nodes to a snapshot.
+// Package watch brings Services, EndpointSlices, Pods, Nodes and routes to a
+// snapshot, and Events to Pods.
 //
 //	API server ──informers──▶ trim ──▶ queue ──deliver──▶ Sink
 //	directory  ──fsnotify───▶ decode, merge ────Apply───▶ Sink
+//	Event ──▶ queue ──correlate──▶ API server
 //
 // There are two sources: Kube watches an API server, Files reads YAML from a
 // directory. Both make the snapshot's inputs by the same conversion and deliver
@@ -18,6 +20,10 @@
 // a Pod costs a few hundred bytes, and both share it. The one handler for all
 // kinds puts the newest state of an object into a map and returns: it cannot
 // block the informer, and what waits is bounded by what exists.
+//
+// Ingresses and the routes of the Gateway API say which Services have clients
+// outside of the cluster. Which kinds there are is asked each minute; nothing waits
+// for them. A route whose parents are all Services (GAMMA) opens nothing.
 //
 // It also writes the Events of pods, from a bounded queue by a goroutine of its own.
 //
@@ -33,9 +39,13 @@
 //
 //	API server away          informers list and watch again with backoff; what was
 //	                         seen stays; evenkeel_xds_watch_errors_total counts
+//	a kind cannot be watched Health says so after 30 s, with the last error;
+//	                         evenkeel_xds_watch_failing_seconds grows
 //	watch open but silent    evenkeel_xds_watch_age_seconds grows beyond the minute
 //	                         between bookmarks
 //	no right to list a kind  never synced: the log names the kind, again and again
+//	no right to list routes  said once; Services that only they open count as inner
+//	no such kind of route    silent: a cluster without the Gateway API is normal
 //	object with a bad field  the rest of it is used; logged, counted in
 //	                         evenkeel_xds_invalid_objects
 //	Events not taken         tried again for 7 s, or not at all when refused; said once,
@@ -45,5 +55,8 @@
 // # Limitations
 //
 // Endpoints are read from EndpointSlices only, never made from a Service's
-// selector: a directory has to hold the slices too. Directories are not entered.
+// selector: a directory has to hold the slices too. Directories are not entered. Of
+// routes, a directory's Ingresses are read, not those of the Gateway API; a
+// ReferenceGrant that is missing is not noticed; Services behind a mirror filter, or
+// behind a route of another kind, count as inner ones.
 package watch

@@ -123,10 +123,12 @@ func (w *eventWriter) write(ctx context.Context, correlator *record.EventCorrela
 			}
 			return
 		}
+		t := time.NewTimer(pause)
 		select {
-		case <-time.After(pause):
+		case <-t.C:
 			pause *= 2
 		case <-ctx.Done():
+			t.Stop()
 		}
 	}
 }

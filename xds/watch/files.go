@@ -92,7 +92,7 @@ func NewFiles(cfg FilesConfig) (*Files, error) {
 		clashes: map[ref]string{}, stat: map[string]fileStat{}, readDir: os.ReadDir,
 	}
 	f.last.Store(time.Now().UnixNano())
-	f.metrics.setAge("files", func() float64 { return time.Since(time.Unix(0, f.last.Load())).Seconds() })
+	f.metrics.age.set("files", func() float64 { return time.Since(time.Unix(0, f.last.Load())).Seconds() })
 	if err := f.metrics.register(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("files: metrics: %w", err)
 	}

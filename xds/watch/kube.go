@@ -15,8 +15,9 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -44,8 +45,10 @@ type Kube struct {
 	log     *slog.Logger
 	client  kubernetes.Interface
 	metrics *metrics
+	dynamic dynamic.Interface // for kinds that client-go does not know
 	queue   *queue
 	events  *eventWriter
+	pulses  map[string]*pulse // by resource; the map is not written
 
 	mu      sync.Mutex
 	invalid map[ref]struct{} // objects with problems
@@ -65,22 +68,34 @@ func Connect(cfg KubeConfig) (*Kube, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	return newKube(cfg, client)
+	dyn, err := dynamic.NewForConfig(rc)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	return newKube(cfg, client, dyn)
 }
 
-func newKube(cfg KubeConfig, client kubernetes.Interface) (*Kube, error) {
+func newKube(cfg KubeConfig, client kubernetes.Interface, dyn dynamic.Interface) (*Kube, error) {
 	if cfg.Logger == nil {
 		return nil, errors.New("watch: Logger: required")
 	}
 	k := &Kube{
 		log:     cfg.Logger,
 		client:  client,
+		dynamic: dyn,
 		metrics: newMetrics(),
 		queue:   newQueue(),
 		events:  newEventWriter(cfg.Logger, client),
 		invalid: map[ref]struct{}{},
+		pulses:  map[string]*pulse{"services": {}, "endpointslices": {}, "nodes": {}, "pods": {}},
 	}
-	if err := k.metrics.register(cfg.Registerer, k.events.total); err != nil {
+	for name, p := range k.pulses {
+		k.metrics.failing.set(name, func() float64 {
+			d, _ := p.failing(time.Now())
+			return d.Seconds()
+		})
+	}
+	if err := k.metrics.register(cfg.Registerer, k.events.total, k.metrics.failing); err != nil {
 		return nil, fmt.Errorf("watch: metrics: %w", err)
 	}
 	return k, nil
@@ -143,20 +158,20 @@ func (k *Kube) Run(ctx context.Context, sink Sink) error {
 	defer cancel()
 	wg.Go(func() { k.events.run(ctx) })
 
-	all := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithTransform(trim))
 	// Pods that have ended hold nothing; for the watch they are deleted.
-	running := informers.NewSharedInformerFactoryWithOptions(k.client, 0, informers.WithTransform(trim),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
-		}))
+	const running = "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)
+	core := k.client.CoreV1()
 	watched := map[string]cache.SharedIndexInformer{
-		"services":       all.Core().V1().Services().Informer(),
-		"endpointslices": all.Discovery().V1().EndpointSlices().Informer(),
-		"nodes":          all.Core().V1().Nodes().Informer(),
-		"pods":           running.Core().V1().Pods().Informer(),
+		"services":       newInformer(k.client, core.Services(metav1.NamespaceAll), &corev1.Service{}, "", k.pulses["services"]),
+		"endpointslices": newInformer(k.client, k.client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll), &discoveryv1.EndpointSlice{}, "", k.pulses["endpointslices"]),
+		"nodes":          newInformer(k.client, core.Nodes(), &corev1.Node{}, "", k.pulses["nodes"]),
+		"pods":           newInformer(k.client, core.Pods(metav1.NamespaceAll), &corev1.Pod{}, running, k.pulses["pods"]),
 	}
 	synced := map[string]cache.InformerSynced{}
 	for name, inf := range watched {
+		if err := inf.SetTransform(trim); err != nil {
+			return fmt.Errorf("watch %s: %w", name, err)
+		}
 		if err := inf.SetWatchErrorHandlerWithContext(k.watchError(name)); err != nil {
 			return fmt.Errorf("watch %s: %w", name, err)
 		}
@@ -166,11 +181,10 @@ func (k *Kube) Run(ctx context.Context, sink Sink) error {
 		}
 		synced[name] = reg.HasSynced // the handler has seen the whole first list
 	}
-	all.StartWithContext(ctx)
-	running.StartWithContext(ctx)
-	defer all.Shutdown()
-	defer running.Shutdown()
-	defer cancel() // before the Shutdowns, which wait
+	for _, inf := range watched {
+		wg.Go(func() { inf.RunWithContext(ctx) })
+	}
+	wg.Go(func() { k.watchRoutes(ctx) })
 
 	if err := k.waitSynced(ctx, synced); err != nil {
 		return nil // ctx is done
@@ -282,7 +296,7 @@ func (k *Kube) measureAge(ctx context.Context, watched map[string]cache.SharedIn
 		p := &progress{version: inf.LastSyncResourceVersion()}
 		p.at.Store(time.Now().UnixNano())
 		seen[name] = p
-		k.metrics.setAge(name, func() float64 { return time.Since(time.Unix(0, p.at.Load())).Seconds() })
+		k.metrics.age.set(name, func() float64 { return time.Since(time.Unix(0, p.at.Load())).Seconds() })
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -18,6 +18,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
@@ -32,13 +33,14 @@ type kubeWorld struct {
 	*folder // sink, log and until
 	kube    *Kube
 	client  *fake.Clientset
+	dynamic *dynamicfake.FakeDynamicClient // routesWorld's
 	metrics *prometheus.Registry
 }
 
 func newKubeWorld(t *testing.T, client *fake.Clientset) *kubeWorld {
 	t.Helper()
 	w := &kubeWorld{folder: &folder{t: t, sink: newSink(), log: &logBuffer{}}, client: client, metrics: prometheus.NewRegistry()}
-	k, err := newKube(KubeConfig{Logger: slog.New(slog.NewTextHandler(w.log, nil)), Registerer: w.metrics}, client)
+	k, err := newKube(KubeConfig{Logger: slog.New(slog.NewTextHandler(w.log, nil)), Registerer: w.metrics}, client, dynamicfake.NewSimpleDynamicClient(runtime.NewScheme()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +191,7 @@ func TestKubeWaitsForEveryKind(t *testing.T) {
 
 // The informer may know of a deletion only afterwards, by a new list.
 func TestKubeTombstones(t *testing.T) {
-	k, err := newKube(KubeConfig{Logger: slog.New(slog.DiscardHandler)}, fake.NewClientset())
+	k, err := newKube(KubeConfig{Logger: slog.New(slog.DiscardHandler)}, fake.NewClientset(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ type metrics struct {
 	errors  *prometheus.CounterVec
 	invalid prometheus.Gauge
 	age     *ages
+	failing *ages
 }
 
 // ages computes each resource's age when it is asked for, so that the gauge
@@ -32,12 +33,15 @@ func newMetrics() *metrics {
 		invalid: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "evenkeel_xds_invalid_objects", Help: "Objects (or files) with a field that cannot be used; the log names it.",
 		}),
-		age: &ages{
-			desc: prometheus.NewDesc("evenkeel_xds_watch_age_seconds",
-				"Time since the source last showed that it is alive. Above 120 it is likely to be stuck.", []string{"resource"}, nil),
-			of: map[string]func() float64{},
-		},
+		age: newAges("evenkeel_xds_watch_age_seconds",
+			"Time since the source last showed that it is alive. Above 120 it is likely to be stuck."),
+		failing: newAges("evenkeel_xds_watch_failing_seconds",
+			"Time since which the resource cannot be watched; 0: it is watched."),
 	}
+}
+
+func newAges(name, help string) *ages {
+	return &ages{desc: prometheus.NewDesc(name, help, []string{"resource"}, nil), of: map[string]func() float64{}}
 }
 
 // register registers them, and those of one source only.
@@ -52,10 +56,10 @@ func (m *metrics) register(r prometheus.Registerer, own ...prometheus.Collector)
 	return errors.Join(errs...)
 }
 
-func (m *metrics) setAge(resource string, f func() float64) {
-	m.age.mu.Lock()
-	defer m.age.mu.Unlock()
-	m.age.of[resource] = f
+func (a *ages) set(resource string, f func() float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.of[resource] = f
 }
 
 // Describe is part of prometheus.Collector.
