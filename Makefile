@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  = -s -w -X evenkeel.dev/cmd/internal/run.Version=$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help build generate fmt lint test test-quick fuzz bench demo e2e cluster cluster-down images
+.PHONY: help build generate fmt lint test test-quick fuzz bench demo e2e e2e-long cluster cluster-down images
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ demo: build ## eight clients pinned to two of six servers, without and with Even
 
 e2e: ## the tests on a real two-node Kubernetes
 	@.ci/step e2e
+
+e2e-long: ## the rollouts of e2e, 20 times in a row each (about 40 min)
+	@.ci/step e2e-long
 
 cluster: ## start a real two-node Kubernetes on this machine
 	@$(GO) run ./e2e/cluster/cmd/cluster up

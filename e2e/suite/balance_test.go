@@ -17,10 +17,7 @@ import (
 // testInstalled installs the chart as the README says.
 func testInstalled(t *testing.T, s *suite) {
 	begin := time.Now()
-	if _, err := s.c.Helm(t.Context(), "install", "evenkeel", s.root+"/charts/evenkeel", "-n", "evenkeel-system", "--create-namespace",
-		"--set", "image.registry=e2e.local,image.tag=e2e,image.pullPolicy=Never", "--wait", "--timeout=2m"); err != nil {
-		t.Fatal(err)
-	}
+	s.install(t)
 	t.Logf("helm install --wait: %s", time.Since(begin).Round(100*time.Millisecond))
 	for _, d := range []string{"evenkeel-xds", "evenkeel-injector"} {
 		if got := s.kubectl(t, "-n", "evenkeel-system", "get", "deploy", d, "-o", "jsonpath={.status.readyReplicas} {.spec.replicas}"); got != "2 2" {
@@ -33,14 +30,7 @@ func testInstalled(t *testing.T, s *suite) {
 	if _, err := s.c.KubectlInput(t.Context(), namespaces, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
-	// The namespace's CA must be there before its pods need it.
-	eventually(t, 30*time.Second, "the CA reaches the labelled namespace", func() error {
-		out, err := s.c.Kubectl(t.Context(), "-n", shop, "get", "configmap", "evenkeel-ca", "-o", `jsonpath={.data.ca\.crt}`)
-		if err == nil && !strings.Contains(out, "BEGIN CERTIFICATE") {
-			err = fmt.Errorf("ca.crt is %q", out)
-		}
-		return err
-	})
+	s.waitCA(t, shop)
 	if _, err := s.c.Kubectl(t.Context(), "-n", plain, "get", "configmap", "evenkeel-ca"); err == nil {
 		t.Error("a namespace without the label got the CA's ConfigMap")
 	}

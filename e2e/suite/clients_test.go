@@ -23,6 +23,7 @@ type seen struct {
 	Started   int64            `json:"started"`
 	Succeeded int64            `json:"succeeded"`
 	Failed    int64            `json:"failed"`
+	Skipped   int64            `json:"skipped"`
 	ByServer  map[string]int64 `json:"by_server"`
 	Connects  int64            `json:"connects"`
 	Remotes   map[string]int64 `json:"remotes"`
@@ -32,7 +33,25 @@ type seen struct {
 		FirstMS       int64 `json:"first_ms"`
 		LastMS        int64 `json:"last_ms"`
 	} `json:"errors"`
+	Kinds    map[string]kindCounts `json:"kinds"`
+	Failures []failure             `json:"failures"`
+	Latency  struct {
+		P50, P99, Max int64
+	} `json:"latency_us"`
 	Timeline []bucket `json:"timeline"`
+}
+
+type kindCounts struct{ Started, Succeeded, Failed int64 }
+
+// failure is one failed RPC. Server is who had answered on a stream.
+type failure struct {
+	BeganMS int64 `json:"began_ms"`
+	EndedMS int64 `json:"ended_ms"`
+	Kind    string
+	Code    string
+	Message string
+	Server  string
+	Answers int
 }
 
 // bucket counts what ended in 100 ms.

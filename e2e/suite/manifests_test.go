@@ -24,7 +24,7 @@ kind: Namespace
 metadata: {name: plain}
 `
 
-const goImage, pythonImage = "e2e.local/testapp:1", "e2e.local/testapp-python:1"
+const goImage, pythonImage, nodeImage = "e2e.local/testapp:1", "e2e.local/testapp-python:1", "e2e.local/testapp-node:1"
 
 // workload describes a Deployment or StatefulSet of one container.
 type workload struct {
@@ -37,6 +37,11 @@ type workload struct {
 	probe    string // zero: /ready at port 8080
 	ports    string // of the container
 	node     string // zero: any
+
+	annotations string // of the pods: "k: v"
+	grace       int    // terminationGracePeriodSeconds; zero: 2
+	spec        string // more of the Deployment's or StatefulSet's: "strategy: {…}"
+	lifecycle   string // of the container: "preStop: {…}"
 }
 
 func (w workload) String() string {
@@ -45,7 +50,21 @@ func (w workload) String() string {
 	case "":
 		kind = "Deployment"
 	case "StatefulSet":
-		extra = "\n  serviceName: " + w.name + "\n  podManagementPolicy: Parallel"
+		extra = "\n  serviceName: " + w.name
+		if w.spec == "" {
+			extra += "\n  podManagementPolicy: Parallel"
+		}
+	}
+	if w.spec != "" {
+		extra += "\n  " + w.spec
+	}
+	lifecycle := ""
+	if w.lifecycle != "" {
+		lifecycle = "\n        lifecycle: {" + w.lifecycle + "}"
+	}
+	grace := w.grace
+	if grace == 0 {
+		grace = 2
 	}
 	image := w.image
 	if image == "" {
@@ -75,17 +94,17 @@ spec:%s
   replicas: %d
   selector: {matchLabels: {app: %s}}
   template:
-    metadata: {labels: {%s}}
+    metadata: {labels: {%s}, annotations: {%s}}
     spec:
-      terminationGracePeriodSeconds: 2%s
+      terminationGracePeriodSeconds: %d%s
       containers:
       - name: app
         image: %s
         imagePullPolicy: Never
-        args: ["%s"]%s
+        args: ["%s"]%s%s
         readinessProbe: {%s, periodSeconds: 1}
         securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, readOnlyRootFilesystem: true, runAsNonRoot: true}
----`, kind, w.name, extra, max(1, w.replicas), w.name, labels, node, image, strings.Join(w.args, `", "`), ports, probe)
+---`, kind, w.name, extra, max(1, w.replicas), w.name, labels, w.annotations, grace, node, image, strings.Join(w.args, `", "`), ports, lifecycle, probe)
 }
 
 // service of the pods of an app. spec is what is special, "clusterIP: None".

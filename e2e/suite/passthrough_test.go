@@ -57,8 +57,9 @@ func testBadInput(t *testing.T, s *suite) {
 	}
 	// A pod with annotations that make no sense is admitted, injected, and its
 	// owner is told.
-	bad := strings.Replace(workload{name: "odd", args: []string{"server"}}.String(), "metadata: {labels: {app: odd}}",
-		`metadata: {labels: {app: odd}, annotations: {config.evenkeel.dev/outbound-ports: "fifty", config.evenkeel.dev/nonsense: "1"}}`, 1)
+	bad := workload{
+		name: "odd", args: []string{"server"}, annotations: `config.evenkeel.dev/outbound-ports: "fifty", config.evenkeel.dev/nonsense: "1"`,
+	}.String()
 	s.apply(t, shop, bad)
 	pod := s.pods(t, shop, "odd", 1)[0]
 	if spec := s.kubectl(t, "-n", shop, "get", "pod", pod.Name, "-o", "json"); !strings.Contains(spec, `"name": "evenkeel-sidecar"`) {

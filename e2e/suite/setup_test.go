@@ -5,10 +5,11 @@ package suite
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func TestEvenkeel(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the cluster is made of namespaces and cgroups")
 	}
-	s := start(t)
+	s := start(t, "suite")
 	for _, sub := range []struct {
 		name string
 		f    func(*testing.T, *suite)
@@ -56,7 +57,9 @@ func TestEvenkeel(t *testing.T) {
 	}
 }
 
-func start(t *testing.T) *suite {
+// start builds everything and starts a cluster that has the images; more are
+// builders of images which only some tests need.
+func start(t *testing.T, name string, more ...func(context.Context, images.Config) (string, error)) *suite {
 	ctx := t.Context()
 	s := &suite{}
 	var err error
@@ -64,11 +67,11 @@ func start(t *testing.T) *suite {
 		t.Fatal(err)
 	}
 	progress := func(line string) { t.Log(line) }
-	cfg := cluster.Config{Name: "suite", Progress: progress}
+	cfg := cluster.Config{Name: name, Progress: progress}
 	if err := cluster.Build(ctx, cfg); err != nil {
 		t.Fatal(err)
 	}
-	archives := s.images(t)
+	archives := s.images(t, more...)
 	if s.c, err = cluster.Start(ctx, cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +96,7 @@ func start(t *testing.T) *suite {
 
 // images builds Evenkeel's images with the command that users have, and those of
 // the test programs.
-func (s *suite) images(t *testing.T) []string {
+func (s *suite) images(t *testing.T, more ...func(context.Context, images.Config) (string, error)) []string {
 	ctx := t.Context()
 	out := t.TempDir()
 	cmd := exec.CommandContext(ctx, "go", "run", "./cmd/internal/images", "--out="+out, "--registry=e2e.local", "--version=e2e")
@@ -106,12 +109,14 @@ func (s *suite) images(t *testing.T) []string {
 		archives = append(archives, filepath.Join(out, name+".tar"))
 	}
 	cfg := images.Config{Progress: func(line string) { t.Log(line) }}
-	goApp, err1 := images.Go(ctx, cfg)
-	pythonApp, err2 := images.Python(ctx, cfg)
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
+	for _, build := range append(more, images.Go, images.Python) {
+		archive, err := build(ctx, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		archives = append(archives, archive)
 	}
-	return append(archives, goApp, pythonApp)
+	return archives
 }
 
 // dump keeps what explains a failure.
@@ -123,6 +128,33 @@ func (s *suite) dump(t *testing.T, name string) {
 		t.Logf("dump is not whole: %v", err)
 	}
 	t.Logf("cluster's objects and logs: %s", dir)
+}
+
+// install installs the chart; more are values, "key=value".
+func (s *suite) install(t *testing.T, more ...string) {
+	t.Helper()
+	args := []string{
+		"install", "evenkeel", s.root + "/charts/evenkeel", "-n", "evenkeel-system", "--create-namespace",
+		"--set", "image.registry=e2e.local,image.tag=e2e,image.pullPolicy=Never", "--wait", "--timeout=2m",
+	}
+	for _, v := range more {
+		args = append(args, "--set", v)
+	}
+	if _, err := s.c.Helm(t.Context(), args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitCA waits until a labelled namespace has what its pods need.
+func (s *suite) waitCA(t *testing.T, namespace string) {
+	t.Helper()
+	eventually(t, 30*time.Second, "the CA reaches the labelled namespace "+namespace, func() error {
+		out, err := s.c.Kubectl(t.Context(), "-n", namespace, "get", "configmap", "evenkeel-ca", "-o", `jsonpath={.data.ca\.crt}`)
+		if err == nil && !strings.Contains(out, "BEGIN CERTIFICATE") {
+			err = fmt.Errorf("ca.crt is %q", out)
+		}
+		return err
+	})
 }
 
 func (s *suite) kubectl(t *testing.T, args ...string) string {
