@@ -42,3 +42,30 @@ func BenchmarkOneEndpoint(b *testing.B) {
 		c = next
 	}
 }
+
+// BenchmarkMembership is asked for each Pod of a rollout at each change: one Pod of
+// a thousand in its Service, in a namespace of a hundred Services.
+func BenchmarkMembership(b *testing.B) {
+	s := NewStore(Config{})
+	for n := range 100 {
+		name := fmt.Sprintf("svc-%d", n)
+		s.Apply(labelled(clusterIP(name, fmt.Sprintf("10.96.0.%d", n), "grpc=50051>50051"), "app="+name+",team=a"))
+	}
+	for n := range 10 {
+		sl := &Slice{Key: key(fmt.Sprintf("s-%d", n)), Service: "svc-7", Ports: []SlicePort{{"grpc", 50051}}}
+		for i := range 100 {
+			name := fmt.Sprintf("p-%d-%d", n, i)
+			addr := netip.AddrFrom4([4]byte{10, 1, byte(n), byte(i)})
+			sl.Endpoints = append(sl.Endpoints, Endpoint{Addr: addr, Ready: true, Serving: true, Node: "n1", Pod: name, PodUID: name})
+			s.Apply(labelled(pod(name+"#"+name, addr.String(), "ready"), "app=svc-7,team=a,version=3"))
+		}
+		s.Apply(Change{Kind: KindSlice, Key: sl.Key, Slice: sl})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		m, _ := s.Membership(key("p-3-50"))
+		if len(m.Services) != 1 || !m.Services[0].Addr.IsValid() {
+			b.Fatalf("%+v", m)
+		}
+	}
+}

@@ -82,7 +82,7 @@ func (w *eventWriter) put(e podEvent) {
 	}
 	w.total.WithLabelValues("dropped").Inc()
 	if !w.dropping.Swap(true) {
-		w.log.Warn("Events wait for the API server; further ones are dropped until one is written", "waiting", maxEvents)
+		w.log.Warn("Events wait for the API server; further ones are dropped until one is written", "waiting", cap(w.queue))
 	}
 }
 

@@ -119,12 +119,18 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return rc, nil
 }
 
-// item is what the informers keep of an object: its name and the snapshot's own
+// item is what the informers keep of an object: its version and the snapshot's own
 // input, which the snapshot shares. A Pod of 10 KiB becomes a few hundred bytes.
 type item struct {
-	metav1.ObjectMeta
+	version  string
 	change   snapshot.Change
 	problems problems
+}
+
+// GetObjectMeta is part of metav1.ObjectMetaAccessor. It is made when it is asked
+// for: an ObjectMeta takes as much memory as all the rest.
+func (it *item) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: it.change.Key.Namespace, Name: it.change.Key.Name, ResourceVersion: it.version}
 }
 
 // trim is the informers' transform: it runs before an object is stored. It may
@@ -138,13 +144,8 @@ func trim(obj any) (any, error) {
 		return obj, nil // a tombstone, whose object went through here before
 	}
 	c, ps := convert(obj)
-	return &item{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUID(), ResourceVersion: m.GetResourceVersion(),
-		},
-		change:   c,
-		problems: ps,
-	}, nil
+	c.Key.Namespace, c.Key.Name = names.of(m.GetNamespace()), m.GetName() // whatever could be converted
+	return &item{version: m.GetResourceVersion(), change: c, problems: ps}, nil
 }
 
 // Run watches until ctx is done. It returns when all it started has stopped.
