@@ -21,7 +21,8 @@ import (
 var ErrReport = errors.New("malformed report")
 
 // Bounds on the parts of a Report whose number is not bounded by Config: far
-// above what a sidecar sends.
+// above what is needed of them. What is beyond is left out, as it is never what
+// somebody waits for: a sidecar must not lose its stream for a long life.
 const (
 	maxDestinations = 256  // of one service
 	maxDirect       = 4096 // destinations that were dialled past the sidecar
@@ -33,7 +34,7 @@ const (
 // The holds, and how they end.
 var (
 	holdNames   = []string{holdStart, holdReady, holdDrain}
-	holdReasons = []string{reasonAnswered, reasonTimeout, reasonSilent, reasonLatched}
+	holdReasons = []string{reasonAnswered, reasonTimeout, reasonSilent, reasonLatched, reasonWaiting}
 )
 
 const (
@@ -45,6 +46,7 @@ const (
 	reasonTimeout  = "timeout"
 	reasonSilent   = "silent"
 	reasonLatched  = "latched"
+	reasonWaiting  = "waiting" // it goes on
 )
 
 // report is a Report, checked.
@@ -133,11 +135,8 @@ func decode(r *api.Report) (*report, error) {
 	if o := r.GetOwn(); o != nil {
 		out.own = &own{o.GetReady(), o.GetDraining(), o.GetDrained(), millis(o.GetDrainStreamsMs())}
 	}
-	if n := len(r.GetHolds()); n > maxHolds {
-		d.fail(tooMany(n, maxHolds), "holds")
-		return nil, d.err
-	}
-	for i, h := range r.GetHolds() {
+	first := max(0, len(r.GetHolds())-maxHolds) // the newest are of interest
+	for i, h := range r.GetHolds()[first:] {
 		out.holds = append(out.holds, d.hold(i, h))
 	}
 	return out, d.err
@@ -152,19 +151,13 @@ func (d *decoder) fail(err error, field string, args ...any) {
 	}
 }
 
-func tooMany(n, most int) error { return fmt.Errorf("%d of them, at most %d are allowed", n, most) }
-
 func (d *decoder) service(i int, s *api.ServiceReport) serviceReport {
 	svc, err := xds.ParseService(s.GetService())
 	if err != nil {
 		d.fail(err, "services[%d].service", i)
 	}
 	out := serviceReport{svc: svc, gone: s.GetGone(), active: s.GetActive()}
-	if n := len(s.GetDestinations()); n > maxDestinations {
-		d.fail(tooMany(n, maxDestinations), "services[%d].destinations", i)
-		return out
-	}
-	for _, name := range s.GetDestinations() {
+	for _, name := range s.GetDestinations()[:min(len(s.GetDestinations()), maxDestinations)] {
 		if _, err := xds.ParseDestinationName(name); err != nil {
 			d.fail(err, "services[%d].destinations", i)
 		}
@@ -225,11 +218,7 @@ func answerOf(a api.EndpointReport_Answer) answer {
 }
 
 func (d *decoder) dialled(c *api.DirectConnections) []dialled {
-	list := c.GetDestinations()
-	if len(list) > maxDirect {
-		d.fail(tooMany(len(list), maxDirect), "direct_connections.destinations")
-		return nil
-	}
+	list := c.GetDestinations()[:min(len(c.GetDestinations()), maxDirect)]
 	out := make([]dialled, 0, len(list))
 	for i, dst := range list {
 		addr, err := netip.ParseAddrPort(dst.GetAddress())
@@ -251,16 +240,13 @@ func (d *decoder) hold(i int, h *api.HoldEnd) holdEnd {
 	if !slices.Contains(holdReasons, h.GetReason()) {
 		d.fail(fmt.Errorf("%.40q is none of %s", h.GetReason(), strings.Join(holdReasons, ", ")), "holds[%d].reason", i)
 	}
-	if n := len(h.GetMissing()); n > maxNames {
-		d.fail(tooMany(n, maxNames), "holds[%d].missing", i)
-		return holdEnd{}
-	}
-	for _, name := range h.GetMissing() { // they end up in Events
+	missing := h.GetMissing()[:min(len(h.GetMissing()), maxNames)]
+	for _, name := range missing { // they end up in Events
 		if err := checkText(name); err != nil {
 			d.fail(err, "holds[%d].missing", i)
 		}
 	}
-	return holdEnd{h.GetHold(), millis(h.GetWaitedMs()), h.GetReason(), slices.Clone(h.GetMissing()), h.GetRecord()}
+	return holdEnd{h.GetHold(), millis(h.GetWaitedMs()), h.GetReason(), slices.Clone(missing), h.GetRecord()}
 }
 
 func checkText(s string) error {

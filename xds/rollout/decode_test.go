@@ -61,24 +61,44 @@ func TestDecodeRefuses(t *testing.T) {
 	for field, r := range map[string]*api.Report{
 		"services[1].service: ":                            says(sees(pricing), &api.ServiceReport{Service: "pricing"}),
 		"services[0].destinations: ":                       says(using(pricing, true, "Pricing:1")),
-		"services[0].destinations: 257 of them":            says(using(pricing, true, strings.Split(strings.Repeat("a:1 ", 256)+"a:1", " ")...)),
 		"services[1].endpoints[1].address: ":               endpoint(&api.EndpointReport{Address: "10.0.0.1"}),
 		"services[1].endpoints[1].address: \"10.0.0.1:0\"": endpoint(&api.EndpointReport{Address: "10.0.0.1:0"}),
 		"services[1].endpoints[1].address: \"[fe80::1%e":   endpoint(&api.EndpointReport{Address: "[fe80::1%eth0]:1"}),
 		"services[1].endpoints[1].uid: 513 bytes":          endpoint(&api.EndpointReport{Address: "10.0.0.1:1", Uid: strings.Repeat("x", 513)}),
 		"direct[0].address: ":                              {Direct: []*api.EndpointReport{{}}},
 		"direct_connections.destinations[0].address: ":     {DirectConnections: &api.DirectConnections{Destinations: []*api.DirectConnections_Destination{{Address: "x"}}}},
-		"direct_connections.destinations: 4097 of them":    {DirectConnections: &api.DirectConnections{Destinations: make([]*api.DirectConnections_Destination, 4097)}},
 		"holds[0].hold: \"x\"":                             hold(&api.HoldEnd{Hold: "x", Reason: "timeout"}),
 		"holds[0].reason: \"\"":                            hold(&api.HoldEnd{Hold: "drain"}),
-		"holds[0].missing: 65 of them":                     hold(&api.HoldEnd{Hold: "drain", Reason: "timeout", Missing: make([]string, 65)}),
 		"holds[0].missing: it has characters":              hold(&api.HoldEnd{Hold: "drain", Reason: "timeout", Missing: []string{"a\nb"}}),
-		"holds: 65 of them":                                {Holds: make([]*api.HoldEnd, 65)},
 	} {
 		_, err := decode(r)
 		if !errors.Is(err, ErrReport) || !strings.HasPrefix(fmt.Sprint(err), ErrReport.Error()+": "+field) {
 			t.Errorf("%s: %v", field, err)
 		}
+	}
+}
+
+// What is too much of something is left out; the stream goes on.
+func TestDecodeLeavesOut(t *testing.T) {
+	r := &api.Report{
+		Services:          []*api.ServiceReport{using(pricing, true, strings.Split(strings.Repeat("a:1 ", 300)+"a:1", " ")...)},
+		DirectConnections: &api.DirectConnections{},
+	}
+	for i := range 5000 {
+		r.DirectConnections.Destinations = append(r.DirectConnections.Destinations, &api.DirectConnections_Destination{Address: fmt.Sprintf("10.0.%d.%d:1", i>>8, i&255), Count: 1})
+	}
+	for i := range 100 {
+		r.Holds = append(r.Holds, &api.HoldEnd{Hold: "drain", Reason: "timeout", WaitedMs: uint64(i), Missing: make([]string, 100)})
+	}
+	d, err := decode(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.services[0].destinations) != maxDestinations || len(d.dialled) != maxDirect || len(d.holds) != maxHolds || len(d.holds[0].missing) != maxNames {
+		t.Errorf("%d destinations, %d dialled, %d holds, %d missing", len(d.services[0].destinations), len(d.dialled), len(d.holds), len(d.holds[0].missing))
+	}
+	if got := d.holds[len(d.holds)-1].waited; got != 99*time.Millisecond {
+		t.Errorf("the last hold that is kept took %s", got)
 	}
 }
 

@@ -286,7 +286,7 @@ func TestEveryInterleaving(t *testing.T) {
 		{clients: 1, replicas: 1, restarts: 1, ticks: 3, ready: true, may: all},
 		{clients: 2, replicas: 1, deaths: 1, ticks: 1},
 		{clients: 1, replicas: 2, restarts: 1, ticks: 2},
-		{clients: 1, replicas: 2, restarts: 1, ready: true, may: may{end: true, call: true}},
+		{clients: 1, replicas: 2, restarts: 1, ticks: 1, ready: true, may: may{end: true}},
 		{clients: 2, replicas: 1, deaths: 1, ticks: 1, ready: true, may: may{end: true}},
 	}
 	if raced {
@@ -296,9 +296,9 @@ func TestEveryInterleaving(t *testing.T) {
 		starts = []modelStart{
 			{clients: 1, replicas: 1, deaths: 1, restarts: 1, ticks: 3, may: all},
 			{clients: 2, replicas: 1, deaths: 1, restarts: 1, ticks: 3, ready: true, may: may{end: true, call: true}},
-			{clients: 2, replicas: 2, deaths: 1, restarts: 1, ticks: 2},
-			{clients: 2, replicas: 2, deaths: 1, restarts: 1, ticks: 2, ready: true, may: may{end: true}},
-			{clients: 1, replicas: 2, deaths: 1, restarts: 1, ticks: 2, ready: true, may: all},
+			{clients: 2, replicas: 2, deaths: 1, ticks: 1},
+			{clients: 2, replicas: 2, restarts: 1, ready: true, may: may{end: true}},
+			{clients: 1, replicas: 2, deaths: 1, restarts: 1, ticks: 1, ready: true, may: may{end: true, call: true}},
 		}
 	}
 	for _, m := range starts {

@@ -143,6 +143,8 @@ func TestReportsAreBounded(t *testing.T) {
 		t.Errorf("after a service went: %d services, %d endpoints (%d counted)", len(c.uses), kept(), c.kept)
 	}
 	b.track("web-1", says(sees(pricing, at(1, "pricing-1"))))
+	b.pass(firstPage)
+	b.beat("web-1")
 	if kept() != 1 || c.kept != 1 {
 		t.Errorf("a new stream: %d endpoints (%d counted)", kept(), c.kept)
 	}

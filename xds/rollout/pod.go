@@ -25,6 +25,7 @@ type pod struct {
 	holds    []holdEnd
 	excuse   bool     // its ready hold timed out; those who were missing are still to be excused
 	timedOut []string // their names, as the pod was told
+	waitTold bool     // the Event that it waits was written
 
 	hook      hook
 	announced bool // Terminating was passed on

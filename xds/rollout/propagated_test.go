@@ -92,7 +92,28 @@ func TestAnswers(t *testing.T) {
 			}, true, "1/1",
 		},
 		"its new stream names the service no more": {
-			func(b *bench) { b.track("web-1", says(sees(pricing))); b.track("web-1", says()) }, true, "0/0",
+			func(b *bench) {
+				b.track("web-1", says(sees(pricing)))
+				b.track("web-1", says())
+				b.pass(firstPage)
+				b.beat("web-1")
+			}, true, "0/0",
+		},
+		"its new stream may still name it": {
+			func(b *bench) {
+				b.track("web-1", says(sees(pricing)))
+				b.track("web-1", says())
+				b.beat("web-1")
+			}, false, "0/1 shop/web-1",
+		},
+		"its new stream names it in a second message": {
+			func(b *bench) {
+				b.track("web-1", says(sees(pricing, at(1, "pricing-1", isConnected))))
+				b.track("web-1", says(sees(stock)))
+				b.report("web-1", says(sees(pricing, at(2, "pricing-2"))))
+				b.pass(firstPage)
+				b.beat("web-1")
+			}, false, "0/1 shop/web-1",
 		},
 		"the pod itself": {
 			func(b *bench) { b.report("pricing-1", says(sees(pricing))) }, true, "0/0",

@@ -41,14 +41,19 @@ func (st *state) report(id uint64, r *report, now time.Time) (changed bool, err 
 		len(r.services) > 0 || len(r.direct) > 0 || len(r.holds) > 0
 	st.reports++
 	c.heard, c.spoke, c.fresh = now, st.reports, false
+	switch {
+	case whole:
+		for _, u := range c.uses {
+			u.stale = u.reported
+		}
+	case now.Sub(c.opened) >= firstPage:
+		changed = st.dropStale(c, now) || changed
+	}
 	if !changed {
 		return false, nil
 	}
-	if whole {
-		st.dropUnnamed(c, r, now)
-	}
 	for i := range r.services {
-		st.takeService(c, &r.services[i], whole, now)
+		st.takeService(c, &r.services[i], now)
 	}
 	st.takeDirect(c, r.direct, whole)
 	if r.dialled != nil || whole {
@@ -69,17 +74,20 @@ func (st *state) report(id uint64, r *report, now time.Time) (changed bool, err 
 	return true, nil
 }
 
-// dropUnnamed drops the services that a first Report does not name.
-func (st *state) dropUnnamed(c *sidecar, r *report, now time.Time) {
-	named := make(map[xds.Service]struct{}, len(r.services))
-	for i := range r.services {
-		named[r.services[i].svc] = struct{}{}
-	}
+// firstPage is how long after its first Report a stream may still bring what
+// stood in the one before it: everything at once may be too much for one message.
+const firstPage = 500 * time.Millisecond
+
+// dropStale drops the services that the stream before this one had told of, and
+// this one has not.
+func (st *state) dropStale(c *sidecar, now time.Time) (dropped bool) {
 	for svc, u := range c.uses {
-		if _, ok := named[svc]; !ok && u.reported {
+		if u.stale {
 			st.unreport(c, svc, now)
+			dropped = true
 		}
 	}
+	return dropped
 }
 
 // unreport forgets what c said of svc; an ADS stream may still subscribe to it.
@@ -91,14 +99,18 @@ func (st *state) unreport(c *sidecar, svc xds.Service, now time.Time) {
 	st.dropUnused(c, svc)
 }
 
-func (st *state) takeService(c *sidecar, r *serviceReport, whole bool, now time.Time) {
+func (st *state) takeService(c *sidecar, r *serviceReport, now time.Time) {
 	if r.gone {
 		if u := c.uses[r.svc]; u != nil && u.reported {
 			st.unreport(c, r.svc, now)
 		}
 		return
 	}
-	if c.uses[r.svc] == nil && len(c.uses) >= st.cfg.MaxServices {
+	full := func() bool { return c.uses[r.svc] == nil && len(c.uses) >= st.cfg.MaxServices }
+	if full() {
+		st.dropStale(c, now) // at a bound, what is about to go makes room at once
+	}
+	if full() {
 		st.overflow("services", c)
 		return
 	}
@@ -110,13 +122,17 @@ func (st *state) takeService(c *sidecar, r *serviceReport, whole bool, now time.
 	u.used = u.used || r.active
 	st.learned.set(st, c, u, r.destinations, now)
 	old := u.endpoints
-	if whole {
+	if u.stale { // this stream speaks of it for the first time
+		u.stale = false
 		c.kept -= len(old)
 		u.endpoints = make(map[endpointID]endpoint, len(r.endpoints))
 	}
 	for i := range r.endpoints {
 		e := &r.endpoints[i]
 		was := old[e.id] // its zero value is: nothing said yet
+		if !e.gone && c.kept >= st.cfg.MaxEndpoints {
+			st.dropStale(c, now)
+		}
 		if !st.keep(c, u.endpoints, e, was) {
 			continue
 		}
@@ -201,6 +217,13 @@ type heldPod struct {
 // takeHold notes the end of a hold; a new stream brings all of them again.
 func (st *state) takeHold(c *sidecar, h *holdEnd) {
 	p := &c.pod
+	if h.reason == reasonWaiting { // not an end: for people alone
+		if h.record && !p.waitTold {
+			p.waitTold = true
+			st.out.holds = append(st.out.holds, heldPod{c.objectKey(), cmp.Or(c.node.UID, p.member.UID), *h})
+		}
+		return
+	}
 	i := slices.IndexFunc(p.holds, func(o holdEnd) bool { return o.hold == h.hold && o.waited == h.waited && o.reason == h.reason })
 	isNew := i < 0
 	if isNew {

@@ -29,6 +29,10 @@ const (
 // EventReason is the reason of the Events about holds that ended by a bound.
 const EventReason = "HoldTimeout"
 
+// EventWaiting is the reason of the Events about pods whose readiness waits for
+// clients for longer than a moment.
+const EventWaiting = "WaitingForClients"
+
 // schedule says when pods are judged next. It is pure.
 type schedule struct {
 	changed time.Time // the first change that was not judged yet
@@ -216,6 +220,12 @@ func (t *Tracker) flush(dir Directory) {
 
 // record counts a hold that ended, and writes an Event if a bound ended it.
 func (t *Tracker) record(h *heldPod) {
+	if h.end.reason == reasonWaiting {
+		if t.cfg.Recorder != nil && h.uid != "" {
+			t.cfg.Recorder.Event(h.pod, h.uid, EventWaiting, h.end.message())
+		}
+		return
+	}
 	t.metrics.holds.WithLabelValues(h.end.hold).Observe(h.end.waited.Seconds())
 	if h.end.reason != reasonTimeout && h.end.reason != reasonSilent {
 		return
@@ -231,6 +241,9 @@ func (t *Tracker) record(h *heldPod) {
 
 // message is that of the Event.
 func (h *holdEnd) message() string {
+	if h.reason == reasonWaiting {
+		return fmt.Sprintf("not ready %.1fs after its app: waiting for %s to connect", h.waited.Seconds(), strings.Join(h.missing, ", "))
+	}
 	m := fmt.Sprintf("%s hold ended after %.1fs", h.hold, h.waited.Seconds())
 	if h.reason == reasonSilent {
 		return m + ": the control plane was silent"

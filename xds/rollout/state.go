@@ -90,6 +90,7 @@ type sidecar struct {
 type use struct {
 	ads          int // streams of this replica
 	reported     bool
+	stale        bool      // by the stream before, not by this one yet
 	since        time.Time // when it was first reported
 	active       bool
 	used         bool // it was active once

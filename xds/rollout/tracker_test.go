@@ -300,6 +300,7 @@ func TestRunRecordsHolds(t *testing.T) {
 			hold("ready", "timeout", true, "shop/cart-1", "shop/cart-2"),
 			hold("drain", "silent", true),
 			hold("drain", "timeout", false, "shop/cart-1"), // another replica's
+			hold("ready", "waiting", true, "shop/cart-1"),
 		}
 		r.track("pricing-1", &api.Report{Holds: all})
 		r.pass(time.Second)
@@ -308,6 +309,7 @@ func TestRunRecordsHolds(t *testing.T) {
 		want := []string{
 			"shop/pricing-1 uid-pricing-1 HoldTimeout: ready hold ended after 15.0s without shop/cart-1, shop/cart-2",
 			"shop/pricing-1 uid-pricing-1 HoldTimeout: drain hold ended after 15.0s: the control plane was silent",
+			"shop/pricing-1 uid-pricing-1 WaitingForClients: not ready 15.0s after its app: waiting for shop/cart-1 to connect",
 		}
 		if !slices.Equal(r.recorder.events, want) {
 			t.Errorf("events:\n%s\nwant\n%s", strings.Join(r.recorder.events, "\n"), strings.Join(want, "\n"))
