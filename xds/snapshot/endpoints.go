@@ -11,6 +11,13 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
+// listed is one endpoint of a slice on one of its ports. It is small, because a
+// thousand of them are sorted whenever one changes.
+type listed struct {
+	addr netip.AddrPort
+	ep   *Endpoint
+}
+
 // candidate is what the slices say of one Pod at one address, merged.
 type candidate struct {
 	addr                        netip.AddrPort
@@ -20,9 +27,10 @@ type candidate struct {
 	ready, serving, terminating bool
 }
 
-func (s *Store) candidate(svc *Service, ep *Endpoint, port uint16) candidate {
+func (s *Store) candidate(svc *Service, l listed) candidate {
+	ep := l.ep
 	c := candidate{
-		addr: netip.AddrPortFrom(ep.Addr, port), ep: ep, uid: ep.PodUID,
+		addr: l.addr, ep: ep, uid: ep.PodUID,
 		ready: ep.Ready, serving: ep.Serving, terminating: ep.Terminating,
 	}
 	if ep.Pod == "" {
@@ -45,17 +53,21 @@ func (s *Store) candidate(svc *Service, ep *Endpoint, port uint16) candidate {
 // (https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/#duplicate-endpoints),
 // and the same address may be there for two Pods when it was reused.
 func (s *Store) endpoints(svc *Service, ports portMatch) []endpointSpec {
-	return s.specs(svc, s.candidates(svc, ports))
+	return s.specs(svc, s.listed(svc, ports))
 }
 
-// specs are what is sent of candidates, which are sorted.
-func (s *Store) specs(svc *Service, all []candidate) []endpointSpec {
+// specs are what is sent of endpoints, which are sorted.
+func (s *Store) specs(svc *Service, all []listed) []endpointSpec {
 	specs := make([]endpointSpec, 0, len(all))
 	for len(all) > 0 {
-		c := all[0]
+		c := s.candidate(svc, all[0])
 		all = all[1:]
-		for len(all) > 0 && all[0].addr == c.addr && all[0].uid == c.uid {
-			c.merge(&all[0])
+		for len(all) > 0 && all[0].addr == c.addr {
+			o := s.candidate(svc, all[0])
+			if o.uid != c.uid {
+				break
+			}
+			c.merge(&o)
 			all = all[1:]
 		}
 		spec := endpointSpec{addr: c.addr, health: s.health(&c), pod: c.ep.Pod, uid: c.uid, node: c.ep.Node, zone: c.ep.Zone}
@@ -79,30 +91,31 @@ func (s *Store) specs(svc *Service, all []candidate) []endpointSpec {
 	return dropSecondFamily(specs, svc.PreferIPv6)
 }
 
-// candidates are all endpoints of the matching ports, sorted by address and UID.
-func (s *Store) candidates(svc *Service, ports portMatch) []candidate {
+// listed returns all endpoints of the matching ports, sorted by address and UID.
+func (s *Store) listed(svc *Service, ports portMatch) []listed {
 	n := 0
 	for _, sl := range s.slices[svc.Key] {
 		n += len(sl.Endpoints)
 	}
-	all := make([]candidate, 0, n)
+	all := make([]listed, 0, n)
 	for _, sl := range s.slices[svc.Key] {
 		for _, port := range ports.of(sl) {
 			for i := range sl.Endpoints {
-				all = append(all, s.candidate(svc, &sl.Endpoints[i], port))
+				ep := &sl.Endpoints[i]
+				all = append(all, listed{netip.AddrPortFrom(ep.Addr, port), ep})
 			}
 		}
 	}
-	sortCandidates(all)
+	s.sort(svc, all)
 	return all
 }
 
-func sortCandidates(all []candidate) {
-	slices.SortFunc(all, func(a, b candidate) int {
+func (s *Store) sort(svc *Service, all []listed) {
+	slices.SortFunc(all, func(a, b listed) int {
 		if c := a.addr.Compare(b.addr); c != 0 {
 			return c
 		}
-		return strings.Compare(a.uid, b.uid)
+		return strings.Compare(s.candidate(svc, a).uid, s.candidate(svc, b).uid) // rare
 	})
 }
 

@@ -44,7 +44,7 @@ func (s *Store) hostsOf(svc *Service) hostTable {
 // its name here: who dials it means that Pod and no other.
 func (s *Store) betterHost(svc *Service, a, b *Endpoint) bool {
 	rank := func(ep *Endpoint) int {
-		c := s.candidate(svc, ep, 0)
+		c := s.candidate(svc, listed{netip.AddrPortFrom(ep.Addr, 0), ep})
 		switch s.health(&c) {
 		case corepb.HealthStatus_HEALTHY:
 			return 3

@@ -133,20 +133,19 @@ func (s *Store) podService(p *Pod, svc *Service, port uint16) PodService {
 	if len(at) == 0 {
 		return ps
 	}
-	var all []candidate
+	var all []listed
 	for _, sl := range s.slices[svc.Key] {
 		for i := range sl.Endpoints {
 			if ep := &sl.Endpoints[i]; slices.Contains(at, ep.Addr) {
 				for _, number := range ports.of(sl) {
-					all = append(all, s.candidate(svc, ep, number))
+					all = append(all, listed{netip.AddrPortFrom(ep.Addr, number), ep})
 				}
 			}
 		}
 	}
-	sortCandidates(all)
-	for i := range all {
-		c := &all[i]
-		if c.pod == p && (!ps.Addr.IsValid() || c.addr.Addr().Is6() == svc.PreferIPv6 && ps.Addr.Addr().Is6() != svc.PreferIPv6) {
+	s.sort(svc, all)
+	for _, c := range all {
+		if c.ep.refersTo(p) && (!ps.Addr.IsValid() || c.addr.Addr().Is6() == svc.PreferIPv6 && ps.Addr.Addr().Is6() != svc.PreferIPv6) {
 			ps.Addr = c.addr
 		}
 	}

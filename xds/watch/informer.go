@@ -26,6 +26,7 @@ func newInformer[L runtime.Object](client any, of lister[L], example runtime.Obj
 	return cache.NewSharedIndexInformerWithOptions(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
+			p.ask(time.Now())
 			l, err := of.List(ctx, o)
 			if err != nil {
 				if ctx.Err() == nil {
@@ -33,10 +34,12 @@ func newInformer[L runtime.Object](client any, of lister[L], example runtime.Obj
 				}
 				return nil, err
 			}
+			p.answered()
 			return l, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (kwatch.Interface, error) {
 			o.FieldSelector = selector
+			p.ask(time.Now())
 			w, err := of.Watch(ctx, o)
 			if err != nil {
 				if ctx.Err() == nil {

@@ -22,9 +22,14 @@ const (
 	steady = 5 * time.Second
 )
 
+// errNoAnswer is the error of a request that is still waiting: client-go itself tries
+// a watch again, for minutes, before it returns an error.
+var errNoAnswer = errors.New("the API server does not answer")
+
 // Health names each resource that cannot be watched for more than 30 seconds, for
 // how long, and the last error; nil if there is none. An open watch on which
-// nothing happens is healthy. What was seen before stays in force meanwhile.
+// nothing happens is healthy; that the other end of it is gone is noticed by HTTP/2's
+// pings after 45 seconds. What was seen before stays in force meanwhile.
 func (k *Kube) Health() error { return k.health(time.Now()) }
 
 func (k *Kube) health(now time.Time) error {
@@ -39,26 +44,46 @@ func (k *Kube) health(now time.Time) error {
 
 // pulse follows the requests of one resource's watch. States:
 //
-//	fine      no error since the last steady watch
+//	fine      a watch is open, or was until just now
+//	asking    a request waits for its answer; an answer ends it
 //	failing   an error since; ends when a watch has been open for a while, so that
 //	          one which opens and breaks at once does not look well
 type pulse struct {
 	mu     sync.Mutex
 	opened time.Time // zero: no watch is open
-	since  time.Time // of the first error, while err is set
-	err    error     // the last one
+	since  time.Time // when asking or failing began; zero: fine
+	err    error     // the last one; nil: not failing
+}
+
+// ask is called before a request is made; fail, answered or open follows.
+func (p *pulse) ask(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.since.IsZero() {
+		p.since = now
+	}
 }
 
 func (p *pulse) fail(err error, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err == nil {
+	if p.since.IsZero() {
 		p.since = now
 	}
 	p.err = err
 }
 
+// answered: a list has come.
+func (p *pulse) answered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err == nil {
+		p.since = time.Time{}
+	}
+}
+
 func (p *pulse) open(now time.Time) {
+	p.answered()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.opened = now
@@ -68,7 +93,7 @@ func (p *pulse) close(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.steady(now) {
-		p.err = nil
+		p.err, p.since = nil, time.Time{}
 	}
 	p.opened = time.Time{}
 }
@@ -79,8 +104,11 @@ func (p *pulse) steady(now time.Time) bool { return !p.opened.IsZero() && now.Su
 func (p *pulse) failing(now time.Time) (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err == nil || p.steady(now) {
+	switch {
+	case p.since.IsZero() || p.steady(now):
 		return 0, nil
+	case p.err == nil:
+		return now.Sub(p.since), errNoAnswer
 	}
 	return now.Sub(p.since), p.err
 }

@@ -39,6 +39,23 @@ func TestPulse(t *testing.T) {
 			{91 * time.Second, "fail", 0},
 			{95 * time.Second, "", 4 * time.Second},
 		},
+		"no answer": {
+			{0, "open", 0},
+			{time.Minute, "close", 0},
+			{time.Minute, "ask", 0},
+			{100 * time.Second, "", 40 * time.Second},
+			{110 * time.Second, "open", 0},
+			{111 * time.Second, "", 0},
+		},
+		"no answer, then an error": {
+			{0, "ask", 0},
+			{40 * time.Second, "fail", 40 * time.Second},
+			{41 * time.Second, "ask", 41 * time.Second},
+			{42 * time.Second, "list", 42 * time.Second},
+			{43 * time.Second, "open", 43 * time.Second},
+			{48 * time.Second, "", 0},
+		},
+		"a long list is an answer in the end": {{0, "ask", 0}, {time.Minute, "", time.Minute}, {time.Minute, "list", 0}, {61 * time.Second, "", 0}},
 		"ends as it does every few minutes": {{0, "open", 0}, {time.Minute, "close", 0}, {time.Minute, "open", 0}, {2 * time.Minute, "", 0}},
 		"opens and breaks at once, again and again": {
 			{0, "fail", 0},
@@ -53,18 +70,28 @@ func TestPulse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t0 := time.Unix(1000, 0)
 			var p pulse
+			failed := false
 			for _, st := range steps {
 				now := t0.Add(st.at)
 				switch st.what {
+				case "ask":
+					p.ask(now)
+				case "list":
+					p.answered()
 				case "open":
 					p.open(now)
 				case "close":
 					p.close(now)
 				case "fail":
 					p.fail(refused, now)
+					failed = true
 				}
 				got, err := p.failing(now)
-				if got != st.want || got > 0 && !errors.Is(err, refused) {
+				want := errNoAnswer
+				if failed {
+					want = refused
+				}
+				if got != st.want || got > 0 && !errors.Is(err, want) {
 					t.Errorf("at %s %s: failing for %s (%v), want %s", st.at, st.what, got, err, st.want)
 				}
 			}
