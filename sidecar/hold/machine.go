@@ -8,6 +8,8 @@ import "time"
 const (
 	// Silence is how long no replica may be heard before a hold ends without them.
 	Silence = 3 * time.Second
+	// NoticeWait is when a ready hold that goes on is told to people.
+	NoticeWait = 2 * time.Second
 	// Undeleted bounds a drain whose pod is not being deleted.
 	Undeleted = 5 * time.Second
 	// Notice is how long word of a deletion may take to come after the hook.
@@ -68,6 +70,7 @@ const (
 	Timeout  Reason = "timeout"  // the bound ended it
 	Silent   Reason = "silent"   // the control plane said nothing
 	Latched  Reason = "latched"  // it was over before a restart
+	Waits    Reason = "waiting"  // it is not over: for Waiting
 )
 
 // End is a hold that is over.
@@ -193,6 +196,9 @@ func (m *Machine) Deadline(now time.Time) time.Time {
 	}
 	if !m.ready.over {
 		at(m.readyBound())
+		if !m.ready.appReady.IsZero() {
+			at(m.ready.appReady.Add(NoticeWait))
+		}
 		at(m.words.silence(now).Add(Silence))
 	}
 	if m.Draining() {

@@ -7,6 +7,7 @@ import "time"
 
 type readyHold struct {
 	appReady time.Time // when first seen
+	noticed  bool      // Waiting was told
 	over     bool
 	end      End
 }
@@ -34,6 +35,22 @@ func (m *Machine) endReady(now time.Time) (End, bool) {
 	}
 	m.ready.over, m.ready.end = true, e
 	return e, true
+}
+
+// Waiting tells once that the ready hold has gone on for NoticeWait, and who is
+// missing: the kubelet does not show what a readiness probe answers ("this
+// user-facing failure message must not contain the response body":
+// pkg/probe/http in kubernetes), so somebody else must tell.
+func (m *Machine) Waiting(now time.Time) (End, bool) {
+	if m.ready.over || m.ready.noticed || m.ready.appReady.IsZero() || now.Before(m.ready.appReady.Add(NoticeWait)) {
+		return End{}, false
+	}
+	missing := m.readyLag(now).missing
+	if len(missing) == 0 {
+		return End{}, false // nobody to name: the control plane knows no more yet
+	}
+	m.ready.noticed = true
+	return End{Hold: Ready, Waited: now.Sub(m.ready.appReady), Reason: Waits, Missing: missing, At: now}, true
 }
 
 func (m *Machine) readyBound() time.Time {

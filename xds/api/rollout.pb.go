@@ -648,15 +648,16 @@ func (x *OwnPod) GetDrainStreamsMs() uint64 {
 	return 0
 }
 
-// HoldEnd is a hold that is over.
+// HoldEnd is a hold that is over, or (waiting) one that goes on.
 type HoldEnd struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Hold     string                 `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"` // start, ready, drain
 	WaitedMs uint64                 `protobuf:"varint,2,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
 	// answered: what was waited for has come. timeout: the bound ended it. silent:
 	// the control plane said nothing. latched: it was over before a restart.
+	// waiting: it goes on, and people are to be told whom it waits for.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Who had not answered, "namespace/pod" or an address; for timeout.
+	// Who had not answered, "namespace/pod" or an address; for timeout and waiting.
 	Missing []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
 	// Set for one replica only: it writes the Event and counts.
 	Record        bool `protobuf:"varint,5,opt,name=record,proto3" json:"record,omitempty"`

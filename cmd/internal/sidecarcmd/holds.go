@@ -107,6 +107,10 @@ func (h *holds) run(ctx context.Context) error {
 
 func (h *holds) advance(now time.Time) {
 	ends := h.machine.Advance(now)
+	if e, waits := h.machine.Waiting(now); waits {
+		h.log.Info("the pod is not ready yet: clients have not connected to it", "waited", e.Waited.Round(time.Millisecond).String(), "missing", e.Missing)
+		h.tell(e)
+	}
 	running := h.running // Advance may have taken the drain back already
 	for _, e := range ends {
 		h.ended(e)
@@ -131,15 +135,19 @@ func (h *holds) ended(e hold.End) {
 		log.Info("hold is over")
 	}
 	h.metrics.ended(e)
-	h.reports.HoldEnded(&api.HoldEnd{
-		Hold: e.Hold.String(), WaitedMs: uint64(max(e.Waited.Milliseconds(), 0)), Reason: string(e.Reason), Missing: e.Missing,
-	})
+	h.tell(e)
 	switch e.Hold {
 	case hold.Start:
 		h.latches.set(latchStarted, "")
 	case hold.Ready:
 		h.latches.set(latchReady, "")
 	}
+}
+
+func (h *holds) tell(e hold.End) {
+	h.reports.HoldEnded(&api.HoldEnd{
+		Hold: e.Hold.String(), WaitedMs: uint64(max(e.Waited.Milliseconds(), 0)), Reason: string(e.Reason), Missing: e.Missing,
+	})
 }
 
 func (h *holds) release(e hold.End, running *drain) {
