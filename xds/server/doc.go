@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copyright Authors of Evenkeel
 
-// Package server streams the snapshot to sidecars over delta ADS.
+// Package server streams the snapshot to sidecars over delta ADS, and takes their
+// reports over Track.
 //
 //	watch ──Apply──▶ hub ──put──▶ mailbox ──take──▶ stream ──Send──▶ sidecar
 //	                  ▲                               │
@@ -30,6 +31,21 @@
 // the requests. A stream that serves is always in one of: waiting for something,
 // sending, or full (MaxUnacked responses without their ACK: it only receives).
 //
+// # Track
+//
+//	sidecar ──Report──▶ receive ──TrackReport──▶ Tracker (package rollout)
+//	   ▲                                           │ ▲
+//	   └──────SendMsg── run ◀──take── statusBox ◀──┘ └──Membership, SetDraining── hub
+//
+// The Rollout service is served beside ADS, with the same admission, on streams of
+// its own: a sidecar has one to every replica. The goroutine of the RPC sends the
+// newest PodStatus, a second one receives, so that a sidecar which does not read
+// is still heard. After each Apply the Tracker is told, without the hub's lock; it
+// then asks for what it needs under that lock, pod by pod.
+//
+// A sidecar that says nothing keeps its stream: whether it is waited for depends on
+// its lease, never on the connection.
+//
 // # Authentication
 //
 // A token is verified when a stream is opened, and binds the stream to its Pod.
@@ -42,6 +58,9 @@
 //
 //	a sidecar does not read or ACK   after StallTimeout its connection is closed;
 //	                                 nobody else waits
+//	a sidecar does not read its      the same: its connection to this replica is
+//	statuses                         closed; until then its reports count
+//	a malformed Report               INVALID_ARGUMENT, naming the field
 //	a sidecar refuses a response     counted and logged with its own words; it is
 //	(NACK)                           sent the resource again when that changes
 //	a malformed name                 answered in removed_resources, logged
