@@ -48,6 +48,10 @@ func TestGolden(t *testing.T) {
 	for line := range strings.Lines(string(ask)) {
 		name := strings.TrimSpace(line)
 		fmt.Fprintf(&out, "%s\n", name)
+		if pod, ok := strings.CutPrefix(name, "pod/"); ok {
+			out.WriteString(renderMembership(t, store, pod))
+			continue
+		}
 		for _, r := range resources(t, store, name) {
 			out.WriteString("  " + renderResource(t, r) + "\n")
 		}
@@ -89,6 +93,22 @@ func resources(t *testing.T, store *snapshot.Store, name string) []*snapshot.Res
 	}
 	set := c.View("node1")
 	return append(set.Members, set.Marker)
+}
+
+// renderMembership is what a pod is told about itself.
+func renderMembership(t *testing.T, store *snapshot.Store, pod string) string {
+	t.Helper()
+	ns, name, _ := strings.Cut(pod, "/")
+	m, ok := store.Membership(snapshot.ObjectKey{Namespace: ns, Name: name})
+	if !ok {
+		return ""
+	}
+	out := fmt.Sprintf("  %s node=%s app_ready=%v ready=%v terminating=%v draining=%v grace=%s exposure=%d %v\n",
+		m.UID, m.Node, m.AppReady, m.Ready, m.Terminating, m.Draining, m.DeletionGrace, m.Exposure, m.IPs)
+	for _, ps := range m.Services {
+		out += fmt.Sprintf("  %s %s %s local=%v\n", ps.Service, ps.Addr, ps.State, ps.LocalOnly)
+	}
+	return out
 }
 
 func renderResource(t *testing.T, r *snapshot.Resource) string {
