@@ -41,6 +41,8 @@
 //	                         seen stays; evenkeel_xds_watch_errors_total counts
 //	a kind cannot be watched Health says so after 30 s, with the last error;
 //	                         evenkeel_xds_watch_failing_seconds grows
+//	API server hangs, or     HTTP/2's pings end the watch after 45 s; then as above,
+//	packets are lost         an answer that does not come being a failure
 //	watch open but silent    evenkeel_xds_watch_age_seconds grows beyond the minute
 //	                         between bookmarks
 //	no right to list a kind  never synced: the log names the kind, again and again
