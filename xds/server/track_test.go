@@ -234,7 +234,7 @@ func TestTrack(t *testing.T) {
 	client.send(pricingReport(isConnected))
 	start := time.Now()
 	server.until("it is propagated", func(s *api.PodStatus) bool { return s.GetPropagated() })
-	if took := time.Since(start); took > time.Second {
+	if took := time.Since(start); took > 3*time.Second { // 25 ms, on a machine that is not starved
 		t.Errorf("told after %s", took)
 	}
 	v, err := r.tracker.View(t.Context(), "shop", "deployment/x")

@@ -70,7 +70,7 @@ func TestRolloutIsShown(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int, 1)
 	go func() {
-		done <- Main(ctx, []string{"run", "--files=" + dir, "--listen=unix://" + socket, "--admin-listen=127.0.0.1:0", "--replica=xds-a", "--log-format=text"}, io.Discard, &log)
+		done <- Main(ctx, []string{"run", "--files=" + dir, "--listen=unix://" + socket, "--admin-listen=127.0.0.1:0", "--replica=xds-a", "--settle=300ms", "--log-format=text"}, io.Discard, &log)
 	}()
 	defer func() {
 		cancel()
@@ -83,9 +83,10 @@ func TestRolloutIsShown(t *testing.T) {
 	if code, body := get(t, admin, "/debug/rollout"); code != http.StatusBadRequest || !strings.Contains(body, "namespace") {
 		t.Errorf("no namespace: %d %s", code, body)
 	}
-	if code, body := get(t, admin, "/debug/rollout?namespace=shop"); code != http.StatusOK || strings.TrimSpace(body) != `{"replica":"xds-a","settled":false,"pods":[]}` {
-		t.Errorf("nobody reports: %d %s", code, body)
-	}
+	eventually(t, "it has settled, and nobody reports", func() bool {
+		_, body := get(t, admin, "/debug/rollout?namespace=shop")
+		return strings.TrimSpace(body) == `{"replica":"xds-a","settled":true,"pods":[]}`
+	})
 
 	cc, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -109,7 +110,7 @@ func TestRolloutIsShown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.GetReplica() != "xds-a" || s.GetSettled() {
+	if s.GetReplica() != "xds-a" || !s.GetSettled() || !s.GetPropagated() {
 		t.Errorf("told: %v", s)
 	}
 	code, body := get(t, admin, "/debug/rollout?namespace=shop&workload=deployment/pricing")

@@ -63,8 +63,8 @@ func TestCommandLine(t *testing.T) {
 		"unknown flag":    {"run --lissten=:1", run.Misused, []string{"lissten", "xds run --help"}},
 		"argument":        {"run now", run.Misused, []string{`"now"`}},
 		"all at once": {
-			"run --listen=x --admin-listen=y:z --cluster-domain=.A --files=" + dir + " --kubeconfig=k --audience=", run.Misused,
-			[]string{"--listen:", "--admin-listen:", "--cluster-domain:", "--files: not together with --kubeconfig", "--files: needs --listen=unix", "--audience:"},
+			"run --listen=x --admin-listen=y:z --cluster-domain=.A --files=" + dir + " --kubeconfig=k --audience= --settle=-1s", run.Misused,
+			[]string{"--listen:", "--admin-listen:", "--cluster-domain:", "--settle: -1s is below zero", "--files: not together with --kubeconfig", "--files: needs --listen=unix", "--audience:"},
 		},
 		"no path":               {"run --listen=unix://", run.Misused, []string{"unix:///path"}},
 		"long path":             {"run --listen=unix:///" + strings.Repeat("x", 120), run.Misused, []string{"107"}},
