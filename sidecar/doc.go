@@ -101,6 +101,12 @@
 //	the connect hangs                      after 250 ms          slow; failing, where one was well before
 //	GOAWAY                                 while it is dialled   nothing
 //
+//	the app's connection                   is
+//	begins with HTTP/2's preface           HTTP/2
+//	begins otherwise, or ends              relayed as bytes to where the app meant
+//	is silent for 1 s                      connected there; then what the first word is, also the server's: SETTINGS
+//	                                       is HTTP/2's (silent.go). Without a destination: HTTP/2
+//
 // # Choices
 //
 // A reset keeps its code, and is not turned into a status, so that the app's library makes

@@ -126,7 +126,8 @@ func (m *methodNumbers) send(ch sink) {
 
 func (n *numbers) sendConns(ch sink) {
 	ch.counter(descConns, n.listener.HTTP2, "http2")
-	ch.counter(descConns, n.listener.Raw, "raw")
+	ch.counter(descConns, n.stats.LateHTTP2, "http2_late")
+	ch.counter(descConns, n.listener.Raw-n.stats.LateHTTP2, "raw")
 	ch.counter(descConnsClosed, n.listener.NoDescriptor, "no_descriptor")
 	ch.counter(descConnsClosed, n.listener.TooMany, "too_many_undecided")
 	ch.counter(descConnsClosed, n.listener.AcceptErrors, "accept_error")

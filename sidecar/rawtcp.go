@@ -4,6 +4,7 @@
 package sidecar
 
 import (
+	"bytes"
 	"net/netip"
 	"time"
 
@@ -20,11 +21,13 @@ import (
 // buffer is kept, and the rest waits in the kernel, whose window slows the sender.
 type rawConn struct {
 	s       *Sidecar
+	peer    netip.AddrPort // the app
 	orig    netip.AddrPort
 	app     rawSide
 	server  rawSide
 	dialing *loop.Dialing
 	closed  bool
+	heard   *heard // nil: it is no HTTP/2
 }
 
 // rawSide is one of the two sockets, and what waits to be written to it.
@@ -45,21 +48,35 @@ const rawDialTimeout = 10 * time.Second
 // Raw implements listener.Handler.
 func (s *Sidecar) Raw(now time.Time, c listener.Conn) {
 	if !c.Orig.IsValid() || s.listensOn(c.Orig) {
+		if c.Silent { // there is but one thing that it can be
+			s.late(now, c)
+			return
+		}
 		s.stats.RawFailed++
 		s.cfg.Logger.Warn("closed a connection that is not HTTP/2 and came to the sidecar directly: only :authority could say where it goes",
 			"peer", c.Peer.String())
 		c.FD.Close()
 		return
 	}
-	s.stats.RawConns++
-	r := &rawConn{s: s, orig: c.Orig}
+	r := &rawConn{s: s, peer: c.Peer, orig: c.Orig}
 	r.app = rawSide{c: r, fd: c.FD, peer: &r.server, count: &s.stats.RawBytesUp, ended: c.Ended}
 	r.server = rawSide{c: r, peer: &r.app, count: &s.stats.RawBytesDown}
-	r.server.pending = append(r.server.pending, c.First...)
-	s.stats.RawBytesUp += uint64(len(c.First))
+	if c.Silent {
+		r.heard = &heard{app: bytes.Clone(c.First)}
+		c.FD.Again() // it may have spoken since
+	} else {
+		r.begin(c.First)
+	}
 	c.FD.SetHandler(&r.app)
 	s.raws[r] = struct{}{}
 	r.dialing = s.loop.Dial(c.Orig, rawDialTimeout, r)
+}
+
+// begin notes that it is no HTTP/2, and what the app has said so far.
+func (r *rawConn) begin(first []byte) {
+	r.s.stats.RawConns++
+	r.s.stats.RawBytesUp += uint64(len(first))
+	r.server.pending = append(r.server.pending, first...)
 }
 
 // Dialed implements loop.DialHandler.
@@ -74,6 +91,10 @@ func (r *rawConn) Dialed(now time.Time, fd *loop.FD, err error) {
 	r.server.fd = fd
 	fd.SetHandler(&r.server)
 	_ = unix.SetsockoptInt(fd.Raw(), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	if r.heard != nil {
+		fd.Again()
+		return
+	}
 	r.server.write(nil)
 	// Edges may have passed on either side.
 	r.app.fd.Again()
@@ -81,7 +102,11 @@ func (r *rawConn) Dialed(now time.Time, fd *loop.FD, err error) {
 }
 
 // Ready implements loop.Handler.
-func (a *rawSide) Ready(_ time.Time, ev loop.Events) {
+func (a *rawSide) Ready(now time.Time, ev loop.Events) {
+	if a.c.heard != nil {
+		a.hear(now, ev)
+		return
+	}
 	if a.c.server.fd == nil {
 		if ev&loop.HungUp != 0 && ev&unix.EPOLLERR != 0 {
 			a.c.reset() // the app has gone before the server was reached

@@ -60,6 +60,7 @@ type Stats struct {
 	ReplayGivenUp   uint64           // requests beyond the bounds of what is kept
 	Errors          [numCodes]uint64 // responses made here, by code
 	RawConns        uint64
+	LateHTTP2       uint64 // connections that turned out to be HTTP/2 after the listener had waited
 	RawFailed       uint64 // no destination, or it cannot be reached
 	RawBytesUp      uint64
 	RawBytesDown    uint64

@@ -10,7 +10,8 @@
 //
 // Anything else is: a first byte that the preface does not have there (TLS's
 // 0x16, HTTP/1's method), the end of the stream, or silence for Config.SniffTimeout,
-// which is what a protocol looks like whose server speaks first. What was read
+// which is what a protocol looks like whose server speaks first; or an app that was
+// starved after its connect, so Conn.Silent says that this is not certain. What was read
 // goes along, so nothing is lost.
 //
 //	no descriptor is left (EMFILE)   a spare one is given up to take the
@@ -20,9 +21,4 @@
 //	no original destination          Conn.Orig is the zero value; :authority decides
 //	                                 later, and raw TCP has nowhere to go
 //	the lookup itself fails          as none, counted and logged
-//
-// # Limitations
-//
-// A client that speaks HTTP/2 but waits for the server's SETTINGS before its
-// preface (RFC 9113, 3.4 has it send at once) is taken for raw TCP.
 package listener

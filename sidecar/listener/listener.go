@@ -26,6 +26,9 @@ type Conn struct {
 	First []byte
 	// Ended: the app has sent its end of stream behind First.
 	Ended bool
+	// Silent: Config.SniffTimeout has passed, and First is nothing or a part of
+	// HTTP/2's preface. Only with Raw.
+	Silent bool
 }
 
 // Handler takes the connections over. It owns Conn.FD from then on.

@@ -29,6 +29,8 @@ type seen struct {
 	first string
 	orig  netip.AddrPort
 	ended bool
+	// silent: nobody can say yet.
+	silent bool
 }
 
 type recorder struct{ ch chan seen }
@@ -37,7 +39,7 @@ func (r recorder) HTTP2(_ time.Time, c Conn) { r.take("http2", c) }
 func (r recorder) Raw(_ time.Time, c Conn)   { r.take("raw", c) }
 
 func (r recorder) take(kind string, c Conn) {
-	r.ch <- seen{kind: kind, first: string(c.First), orig: c.Orig, ended: c.Ended}
+	r.ch <- seen{kind: kind, first: string(c.First), orig: c.Orig, ended: c.Ended, silent: c.Silent}
 	c.FD.Close()
 }
 
@@ -135,8 +137,8 @@ func TestSniff(t *testing.T) {
 		{"HTTP/1", []string{"GET / HTTP/1.1\r\n"}, false, seen{kind: "raw", first: "GET / HTTP/1.1\r\n"}},
 		{"almost a preface", []string{preface[:20], "XXXX"}, false, seen{kind: "raw", first: preface[:20] + "XXXX"}},
 		{"HTTP/1 POST begins like PRI", []string{"P", "OST / HTTP/1.1"}, false, seen{kind: "raw", first: "POST / HTTP/1.1"}},
-		{"silence", nil, false, seen{kind: "raw"}},
-		{"silence within the preface", []string{preface[:10]}, false, seen{kind: "raw", first: preface[:10]}},
+		{"silence", nil, false, seen{kind: "raw", silent: true}},
+		{"silence within the preface", []string{preface[:10]}, false, seen{kind: "raw", first: preface[:10], silent: true}},
 		{"end at once", nil, true, seen{kind: "raw", ended: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -57,8 +57,12 @@ func (s *sniffer) Ready(now time.Time, ev loop.Events) {
 	}
 }
 
-// Expired implements loop.TimerHandler: silence. The server may be the one who speaks first.
-func (s *sniffer) Expired(now time.Time, _ *loop.Timer) { s.decide(now, s.got, s.l.raw) }
+// Expired implements loop.TimerHandler: silence. The server may be the one who speaks
+// first, or the app has no CPU.
+func (s *sniffer) Expired(now time.Time, _ *loop.Timer) {
+	s.conn.Silent = true
+	s.decide(now, s.got, s.l.raw)
+}
 
 func (s *sniffer) decide(now time.Time, first []byte, to func(time.Time, Conn)) {
 	delete(s.l.undecided, s)
