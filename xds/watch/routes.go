@@ -96,13 +96,26 @@ func (r *routes) refresh(ctx context.Context) time.Duration {
 		}
 	}
 	for gvr, kind := range there {
-		if r.running[gvr] == nil {
-			if err := r.start(ctx, gvr, kind); err != nil {
-				r.k.log.Error("cannot watch routes", "resource", gvr.GroupResource().String(), "error", err)
-			}
+		if r.running[gvr] != nil {
+			continue
+		}
+		r.forgetOther(gvr)
+		if err := r.start(ctx, gvr, kind); err != nil {
+			r.k.log.Error("cannot watch routes", "resource", gvr.GroupResource().String(), "error", err)
 		}
 	}
 	return discoverEvery
+}
+
+// forgetOther ends the watch of another version of what is about to be watched:
+// later, it would take back the same routes that the new one has delivered.
+func (r *routes) forgetOther(gvr schema.GroupVersionResource) {
+	for other, w := range r.running {
+		if other.GroupResource() == gvr.GroupResource() {
+			r.k.log.Info("routes are watched in another version", "resource", gvr.GroupResource().String(), "version", gvr.Version)
+			r.forget(other, w)
+		}
+	}
 }
 
 // discover returns the kinds that there are, each in the version that the API

@@ -19,6 +19,8 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+
+	"evenkeel.dev/xds/snapshot"
 )
 
 func httpRoute(name, spec string) *unstructured.Unstructured {
@@ -207,5 +209,46 @@ func TestRoutesFollowDiscovery(t *testing.T) {
 	}
 	if n := strings.Count(w.log.String(), "cannot ask which kinds of routes"); n != 1 {
 		t.Errorf("said %d times", n)
+	}
+}
+
+// The Gateway API is upgraded: the same routes are now served in another version.
+func TestRoutesChangeTheirVersion(t *testing.T) {
+	old := httpRoutes
+	old.Version = "v1beta1"
+	w := routesWorld(t)
+	route := httpRoute("r", `{"rules":[{"backendRefs":[{"name":"web"}]}]}`)
+	w.kube.dynamic = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{httpRoutes: "HTTPRouteList", old: "HTTPRouteList"}, route)
+	beta := route.DeepCopy()
+	beta.SetAPIVersion(gatewayB1.GroupVersion)
+	if _, err := w.kube.dynamic.Resource(old).Namespace("shop").Create(t.Context(), beta, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r := &routes{k: w.kube, running: map[schema.GroupVersionResource]*routeWatch{}}
+	defer r.end()
+	store := snapshot.NewStore(snapshot.Config{})
+	arrived := func() (came bool) {
+		changes, _ := w.kube.queue.take()
+		for _, c := range changes {
+			store.Apply(c)
+			came = came || c.Route != nil
+		}
+		return came
+	}
+	for _, version := range []*metav1.APIResourceList{gatewayB1, gatewayV1} {
+		w.client.Resources = []*metav1.APIResourceList{version}
+		r.refresh(t.Context())
+		w.until("the route has come from "+version.GroupVersion, arrived)
+	}
+	for range 3 {
+		r.refresh(t.Context())
+		arrived()
+	}
+	if store.Counts()[snapshot.KindHTTPRoute] != 1 {
+		t.Error("the route was taken back with the version that it was known from")
+	}
+	if _, ok := r.running[httpRoutes]; !ok || len(r.running) != 1 {
+		t.Errorf("watched: %v", r.running)
 	}
 }
