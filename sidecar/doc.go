@@ -42,10 +42,10 @@
 //	            connected          picked                             told
 //	warming     when in use        no                                 answer
 //	ready       when in use        yes                                answer
-//	draining    while it can be    while no ready one can be: all     answer, picked, in flight
-//	                               of them fail, or there is none     and the youngest of those
+//	draining    not anew, unless   while no ready one can be: all     answer, picked, in flight
+//	            it may be picked   of them fail, or there is none     and the youngest of those
 //	left        till the last RPC  no                                 in flight; then, once, gone
-//	… and back  anew               as its state says                  as one endpoint
+//	… and back  as its state says  as its state says                  as one endpoint
 //
 // In use: the service had an RPC within Config.ServiceIdle (active), or Warm was called. The control
 // plane's states are its own; left is what an endpoint is after it was taken out of the set while

@@ -76,9 +76,7 @@ func (svc *service) update(now time.Time, spec *balancer.Spec) {
 		e := endpointOf(be)
 		e.t.join(now, e)
 		e.follow(now)
-		if svc.inUse {
-			e.t.pool.Warm(now)
-		}
+		e.t.keep(now)
 	}
 	var stop []*endpoint
 	for _, be := range c.Removed {
@@ -200,7 +198,7 @@ func (svc *service) connect(now time.Time) {
 	}
 	svc.inUse = true
 	for _, be := range svc.b.Endpoints() {
-		endpointOf(be).t.pool.Warm(now)
+		endpointOf(be).t.keep(now)
 	}
 }
 
@@ -221,9 +219,7 @@ func (svc *service) sweep(now time.Time) {
 	if svc.inUse {
 		svc.inUse = false
 		for _, be := range svc.b.Endpoints() {
-			if e := endpointOf(be); !e.t.inUse() {
-				e.t.pool.Cool()
-			}
+			endpointOf(be).t.keep(now)
 		}
 	}
 	if !svc.answered && svc.waiting.n == 0 {
@@ -237,16 +233,6 @@ func (svc *service) busy() bool {
 		return true
 	}
 	return slices.ContainsFunc(svc.b.Endpoints(), func(be *balancer.Endpoint) bool { return be.InFlight() > 0 })
-}
-
-// inUse: some service that has the target keeps it connected.
-func (t *target) inUse() bool {
-	for _, e := range t.users {
-		if e.svc.inUse {
-			return true
-		}
-	}
-	return false
 }
 
 // wake has the waiting RPCs look again.

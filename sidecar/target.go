@@ -76,6 +76,21 @@ func (t *target) leave(now time.Time, e *endpoint) {
 	}
 }
 
+// keep has the target connected at all times, if some service that has it wants that.
+func (t *target) keep(now time.Time) {
+	if slices.ContainsFunc(t.users, (*endpoint).wanted) {
+		t.pool.Warm(now)
+	} else {
+		t.pool.Cool()
+	}
+}
+
+// wanted: the endpoint is to be connected before an RPC needs it. One that drains is
+// about to go, and is only dialled anew while there is no other.
+func (e *endpoint) wanted() bool {
+	return e.svc.inUse && (!e.draining || !e.left && e.svc.b.NoneReady())
+}
+
 // collect drops a target that nobody uses: no service has it, no stream was
 // relayed to it for a while.
 func (t *target) collect(now time.Time) {

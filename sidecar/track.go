@@ -81,6 +81,7 @@ func (e *endpoint) follow(now time.Time) {
 	case !drains && e.draining:
 		e.draining, e.drainBegan = false, time.Time{}
 		e.undrain()
+		e.t.keep(now)
 	}
 	e.mark()
 }
@@ -141,13 +142,16 @@ func (e *endpoint) report() report.Endpoint {
 	return v
 }
 
-// fallback looks which draining endpoints are picked after something has changed
-// about the others.
+// fallback looks which draining endpoints are picked, and so are to be connected,
+// after something has changed about the others.
 func (svc *service) fallback() {
 	svc.noneReady = svc.b.NoneReady()
 	for _, e := range svc.draining {
 		if e.isPicked() != e.picked {
 			e.mark()
+		}
+		if !e.left {
+			e.t.keep(svc.s.loop.Now())
 		}
 	}
 }

@@ -5,6 +5,7 @@ package sidecar
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -317,12 +318,12 @@ func TestReadyThatAllFailCountAsNone(t *testing.T) {
 	r.set(ep(f.addr, "a", balancer.Ready), ep(d.addr, "d", balancer.Draining))
 	r.s.Warm(testService)
 	f.accept()
-	dr := d.accept()
-	l.want(t, "idle", d.addr, "d", "connected draining")
+	l.want(t, "who goes is not connected to", d.addr, "d", "none draining")
 	lost := newFakeServer(t)
 	lost.lis.Close()
 	r.set(ep(lost.addr, "x", balancer.Ready), ep(d.addr, "d", balancer.Draining))
 	l.want(t, "fails", lost.addr, "x", "failed failing")
+	dr := d.accept() // unless there is no other
 	if e, _ := l.endpoint(testService, d.addr, "d"); e.Picked {
 		t.Error("picked, although the service is not active")
 	}
@@ -339,6 +340,33 @@ func TestReadyThatAllFailCountAsNone(t *testing.T) {
 	r.quiet()
 }
 
+// A server that drains and ends is not dialled again until its endpoint is taken away: its address is about to be
+// another's. One that comes back is.
+func TestDrainedServerIsNotDialled(t *testing.T) {
+	r, l := tracked(t)
+	f, g := newFakeServer(t), newFakeServer(t)
+	r.set(ep(f.addr, "a", balancer.Ready), ep(g.addr, "b", balancer.Ready))
+	r.s.Warm(testService)
+	old := f.accept()
+	g.accept()
+	l.want(t, "connected", f.addr, "a", "connected")
+	l.want(t, "connected", g.addr, "b", "connected")
+	r.set(ep(f.addr, "a", balancer.Draining), ep(g.addr, "b", balancer.Ready))
+	l.want(t, "drains", f.addr, "a", "connected draining")
+	old.conn.Close()
+	_ = f.lis.(*net.TCPListener).SetDeadline(time.Now().Add(400 * time.Millisecond))
+	if c, err := f.lis.Accept(); err == nil {
+		c.Close()
+		t.Error("it was dialled again")
+	}
+	r.set(ep(f.addr, "a", balancer.Ready), ep(g.addr, "b", balancer.Ready))
+	f.accept().conn.Close()
+	// Alone it is kept, as RPCs go to it.
+	r.set(ep(f.addr, "a", balancer.Draining))
+	f.accept().conn.Close()
+	f.accept()
+}
+
 // An endpoint that leaves and returns while an RPC runs on it is one endpoint.
 func TestEndpointComesBack(t *testing.T) {
 	r, l := tracked(t)
@@ -352,7 +380,6 @@ func TestEndpointComesBack(t *testing.T) {
 	b.accept()
 	l.want(t, "left", f.addr, "a", "connected draining 1")
 	r.set(ep(b.addr, "b", balancer.Ready), ep(f.addr, "a", balancer.Draining))
-	f.accept()
 	l.want(t, "back, and draining from now on", f.addr, "a", "connected draining 1")
 	if n := r.snapshot().Services[0].Endpoints; len(n) != 2 {
 		t.Errorf("endpoints %+v, want two", n)
