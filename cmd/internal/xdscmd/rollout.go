@@ -41,6 +41,7 @@ func parseRolloutQuery(raw string) (rolloutQuery, error) {
 			q.namespace = v[0]
 		case "workload":
 			q.workload = v[0]
+		case "timeout": // a Kubernetes client's own, which the API server's proxy passes on
 		default:
 			return rolloutQuery{}, fmt.Errorf("unknown parameter %.40q; want ?namespace=NAMESPACE[&workload=KIND/NAME]", name)
 		}

@@ -113,7 +113,7 @@ func TestRolloutIsShown(t *testing.T) {
 	if s.GetReplica() != "xds-a" || !s.GetSettled() || !s.GetPropagated() {
 		t.Errorf("told: %v", s)
 	}
-	code, body := get(t, admin, "/debug/rollout?namespace=shop&workload=deployment/pricing")
+	code, body := get(t, admin, "/debug/rollout?namespace=shop&workload=deployment/pricing&timeout=5s")
 	var v rollout.View
 	if err := json.Unmarshal([]byte(body), &v); code != http.StatusOK || err != nil || len(v.Pods) != 1 || v.Pods[0].State != "warming" || len(v.Pods[0].Holds) != 1 {
 		t.Errorf("%d %s", code, body)
