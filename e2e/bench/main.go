@@ -26,10 +26,12 @@ type row struct {
 	Proxy        string  `json:"proxy"`
 	Shape        string  `json:"shape"`
 	RPCs         uint64  `json:"rpcs"`           // of all rounds, counted at the backends
+	Rate         float64 `json:"rpcs_per_s"`     // reached; an open loop's load is only what its name says if this is too
 	CPUPerRPC    float64 `json:"cpu_us_per_rpc"` // µs of the proxy's processes
 	P50          float64 `json:"p50_us"`
 	P99          float64 `json:"p99_us"`
-	RSS          uint64  `json:"rss_kib"`
+	RSS          uint64  `json:"rss_kib"`                   // of all of the proxy's processes; pages that they share count for each
+	LargestRSS   uint64  `json:"rss_largest_kib"`           // of the largest: the worker
 	BytesPerCPUs float64 `json:"bytes_per_cpu_s,omitempty"` // message bytes relayed, both ways, per second of CPU; the large shape only
 }
 
@@ -66,16 +68,21 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer os.RemoveAll(dir)
 
-	backends, err := startBackends(3)
-	if err != nil {
-		return err
+	fleets := map[int]*fleet{}
+	defer func() {
+		for _, f := range fleets {
+			f.stop()
+		}
+	}()
+	for _, s := range selected {
+		n := s.endpoints()
+		if fleets[n] != nil {
+			continue
+		}
+		if fleets[n], err = startFleet(ctx, n, strings.Split(*only, ","), dir, *bin); err != nil {
+			return err
+		}
 	}
-	defer backends.stop()
-	proxies, err := startProxies(ctx, strings.Split(*only, ","), proxyEnv{dir: dir, bin: *bin, backends: backends.addrs()})
-	if err != nil {
-		return err
-	}
-	defer proxies.stop()
 
 	tty := term.IsTerminal(int(os.Stderr.Fd()))
 	progress := func(line string) {
@@ -89,9 +96,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			fmt.Fprintf(os.Stderr, "round %d of %d\n", r+1, *rounds)
 		}
 		for _, s := range selected {
-			for _, p := range proxies {
+			f := fleets[s.endpoints()]
+			for _, p := range f.proxies {
 				progress(fmt.Sprintf("round %d/%d  %-12s %-10s", r+1, *rounds, s.name, p.name))
-				m, err := measure(ctx, dir, p, s, backends)
+				m, err := measure(ctx, dir, p, s, f.backends)
 				if err != nil {
 					return fmt.Errorf("round %d, %s through %s: %w", r+1, s.name, p.name, err)
 				}
@@ -101,22 +109,53 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	progress("")
-	rows := summarise(selected, proxies, results)
+	rows := summarise(selected, fleets, results)
 	printTable(out, rows)
 	return writeResults(*outFile, rows)
 }
 
-func summarise(shapes []shape, proxies proxySet, results map[[2]string][]sample) []row {
+// fleet is a number of backends, and the proxies before them.
+type fleet struct {
+	backends backendSet
+	proxies  proxySet
+}
+
+func startFleet(ctx context.Context, n int, names []string, dir, bin string) (*fleet, error) {
+	dir = filepath.Join(dir, fmt.Sprint(n))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	backends, err := startBackends(n)
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{backends: backends}
+	if f.proxies, err = startProxies(ctx, names, proxyEnv{dir: dir, bin: bin, backends: backends.addrs()}); err != nil {
+		f.stop()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *fleet) stop() {
+	f.proxies.stop()
+	f.backends.stop()
+}
+
+func summarise(shapes []shape, fleets map[int]*fleet, results map[[2]string][]sample) []row {
 	var rows []row
 	for _, s := range shapes {
-		for _, p := range proxies {
+		for _, p := range fleets[s.endpoints()].proxies {
 			ms := results[[2]string{s.name, p.name}]
 			r := row{
 				Proxy: p.name, Shape: s.name,
+				Rate:      median(ms, func(m sample) float64 { return float64(m.rpcs) / m.took.Seconds() }),
 				CPUPerRPC: median(ms, func(m sample) float64 { return float64(m.cpu.Nanoseconds()) / 1e3 / float64(m.rpcs) }),
 				P50:       median(ms, func(m sample) float64 { return m.p50 }),
 				P99:       median(ms, func(m sample) float64 { return m.p99 }),
 				RSS:       uint64(median(ms, func(m sample) float64 { return float64(m.rss) })),
+
+				LargestRSS: uint64(median(ms, func(m sample) float64 { return float64(m.largestRSS) })),
 			}
 			for _, m := range ms {
 				r.RPCs += m.rpcs
@@ -150,7 +189,7 @@ func printTable(out io.Writer, rows []row) {
 		}
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SHAPE\tPROXY\tRPCS\tCPU µs/RPC\tvs nghttpx\tp50 µs\tp99 µs\tp99 vs\tRSS KiB\tMB per CPU s\tvs")
+	fmt.Fprintln(w, "SHAPE\tPROXY\tRPCS\tRPC/s\tCPU µs/RPC\tvs nghttpx\tp50 µs\tp99 µs\tp99 vs\tRSS KiB\tlargest\tMB per CPU s\tvs")
 	last := ""
 	for _, r := range rows {
 		if last != "" && r.Shape != last {
@@ -168,8 +207,8 @@ func printTable(out io.Writer, rows []row) {
 		if r.BytesPerCPUs > 0 {
 			mb, mbRatio = fmt.Sprintf("%.0f", r.BytesPerCPUs/1e6), ratio(r.BytesPerCPUs, b.BytesPerCPUs)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%.2f\t%s\t%.0f\t%.0f\t%s\t%d\t%s\t%s\n", r.Shape, r.Proxy, r.RPCs, r.CPUPerRPC, ratio(r.CPUPerRPC, b.CPUPerRPC),
-			r.P50, r.P99, ratio(r.P99, b.P99), r.RSS, mb, mbRatio)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%.0f\t%.2f\t%s\t%.0f\t%.0f\t%s\t%d\t%d\t%s\t%s\n", r.Shape, r.Proxy, r.RPCs, r.Rate, r.CPUPerRPC, ratio(r.CPUPerRPC, b.CPUPerRPC),
+			r.P50, r.P99, ratio(r.P99, b.P99), r.RSS, r.LargestRSS, mb, mbRatio)
 	}
 	w.Flush()
 }

@@ -233,8 +233,8 @@ func (p *proxy) cpu() (time.Duration, error) {
 	return sum, nil
 }
 
-// rss of all the proxy's processes, KiB.
-func (p *proxy) rss() (sum uint64) {
+// rss of all the proxy's processes, and of the largest, KiB.
+func (p *proxy) rss() (sum, largest uint64) {
 	for _, pid := range p.pids() {
 		f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
@@ -246,10 +246,11 @@ func (p *proxy) rss() (sum uint64) {
 			if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
 				kib, _ := strconv.ParseUint(strings.Fields(v)[0], 10, 64)
 				sum += kib
+				largest = max(largest, kib)
 			}
 		}
 	}
-	return sum
+	return sum, largest
 }
 
 func freePort() (string, error) {

@@ -26,6 +26,17 @@ type shape struct {
 	body     int  // message bytes
 	unique   bool // traceparent, request id and an 800-byte token, new for each RPC: from the generator in load.go
 	rate     int  // RPC/s of an open loop; 0: closed loop
+	backends int  // servers behind the proxy; 0: fewBackends
+}
+
+// fewBackends serve the shapes that measure CPU time.
+const fewBackends = 3
+
+func (s shape) endpoints() int {
+	if s.backends == 0 {
+		return fewBackends
+	}
+	return s.backends
 }
 
 var shapes = []shape{
@@ -39,6 +50,8 @@ var shapes = []shape{
 	{name: "2x8-unique", conns: 2, streams: 8, requests: 40_000, body: 14, unique: true},
 	{name: "1x1-unique", conns: 1, streams: 1, requests: 15_000, body: 14, unique: true},
 	{name: "open-500", conns: 4, streams: 100, requests: 2_500, body: 14, unique: true, rate: 500},
+	// For memory: every connection of the app and every endpoint has buffers and tables of its own.
+	{name: "100x10-10k", conns: 100, streams: 10, requests: 100_000, body: 14, unique: true, rate: 10_000, backends: 100},
 }
 
 func selectShapes(names string, scale float64) ([]shape, error) {
@@ -69,9 +82,12 @@ func shapeList() string {
 // sample is one round of one shape through one proxy.
 type sample struct {
 	rpcs     uint64
+	took     time.Duration
 	cpu      time.Duration
 	p50, p99 float64 // µs
-	rss      uint64  // KiB
+	rss      uint64  // KiB, right after the load
+	// of the largest process
+	largestRSS uint64
 }
 
 func measure(ctx context.Context, dir string, p *proxy, s shape, backends backendSet) (sample, error) {
@@ -81,6 +97,7 @@ func measure(ctx context.Context, dir string, p *proxy, s shape, backends backen
 	}
 	served := backends.served()
 	var lat []float64
+	begin := time.Now()
 	if s.unique {
 		lat, err = generate(ctx, p.addr, p.authority, s)
 	} else {
@@ -89,11 +106,13 @@ func measure(ctx context.Context, dir string, p *proxy, s shape, backends backen
 	if err != nil {
 		return sample{}, err
 	}
+	took := time.Since(begin)
 	after, err := p.cpu()
 	if err != nil {
 		return sample{}, err
 	}
-	m := sample{rpcs: backends.served() - served, cpu: after - before, rss: p.rss()}
+	m := sample{rpcs: backends.served() - served, cpu: after - before, took: took}
+	m.rss, m.largestRSS = p.rss()
 	if m.rpcs != uint64(s.requests) {
 		return sample{}, fmt.Errorf("%d requests were sent but the backends served %d", s.requests, m.rpcs)
 	}
