@@ -31,26 +31,39 @@ import (
 // apiServer is a real etcd and kube-apiserver on loopback.
 type apiServer struct {
 	t      *testing.T
-	bin    string
 	dir    string
 	serve  []string // the API server's command line
 	port   int
 	server *exec.Cmd
 }
 
-// startAPIServer uses the binaries that `make cluster` builds.
-func startAPIServer(t *testing.T) *apiServer {
+// program finds what `make cluster` has built: the newest of its versions.
+func program(t *testing.T, name string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &apiServer{t: t, bin: filepath.Join(cache, "evenkeel-cluster", "bin"), dir: t.TempDir()}
-	for _, b := range []string{"etcd", "kube-apiserver", "kubectl"} {
-		if _, err := os.Stat(filepath.Join(a.bin, b)); err != nil {
-			t.Skipf("needs a real API server: %s is missing; `make cluster` builds it", filepath.Join(a.bin, b))
+	built, err := filepath.Glob(filepath.Join(cache, "evenkeel", "programs", name+"-[0-9]*", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, when := "", time.Time{}
+	for _, path := range built {
+		if info, err := os.Stat(path); err == nil && info.ModTime().After(when) {
+			newest, when = path, info.ModTime()
 		}
 	}
+	if newest == "" {
+		t.Skipf("needs a real API server: no %s; `.ci/step programs` builds it", name)
+	}
+	return newest
+}
+
+// startAPIServer uses the binaries that `make cluster` builds.
+func startAPIServer(t *testing.T) *apiServer {
+	t.Helper()
+	a := &apiServer{t: t, dir: t.TempDir()}
 	etcd, peer := "http://127.0.0.1:"+fmt.Sprint(freePort(t)), "http://127.0.0.1:"+fmt.Sprint(freePort(t))
 	a.start("etcd", "--name=test", "--data-dir="+filepath.Join(a.dir, "etcd"), "--unsafe-no-fsync", "--listen-client-urls="+etcd,
 		"--advertise-client-urls="+etcd, "--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=test="+peer)
@@ -84,13 +97,13 @@ func freePort(t *testing.T) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
-func (a *apiServer) start(program string, args ...string) *exec.Cmd {
+func (a *apiServer) start(name string, args ...string) *exec.Cmd {
 	a.t.Helper()
-	log, err := os.OpenFile(filepath.Join(a.dir, program+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(filepath.Join(a.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	cmd := exec.Command(filepath.Join(a.bin, program), args...)
+	cmd := exec.Command(program(a.t, name), args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also when the test is killed
 	if err := cmd.Start(); err != nil {
@@ -153,7 +166,7 @@ func (a *apiServer) config(token string) string {
 }
 
 func (a *apiServer) try(args ...string) (string, error) {
-	cmd := exec.Command(filepath.Join(a.bin, "kubectl"), append([]string{"--kubeconfig=" + a.config("admin")}, args...)...)
+	cmd := exec.Command(program(a.t, "kubectl"), append([]string{"--kubeconfig=" + a.config("admin")}, args...)...)
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }

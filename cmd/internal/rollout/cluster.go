@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -190,6 +191,19 @@ func (c *Cluster) ask(ctx context.Context, w Workload) ([]answer, error) {
 	return answers, nil
 }
 
+// withBody adds what the replica said: client-go keeps the body of an answer that
+// is none of the API's beside its own words for the status.
+func withBody(err error) error {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && status.Status().Details != nil {
+		for _, cause := range status.Status().Details.Causes {
+			if text := strings.TrimSpace(cause.Message); text != "" && text != "unknown" {
+				return fmt.Errorf("%w: %.200s", err, text)
+			}
+		}
+	}
+	return err
+}
+
 func (c *Cluster) askReplica(ctx context.Context, pod string, w Workload) (*view, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -200,7 +214,7 @@ func (c *Cluster) askReplica(ctx context.Context, pod string, w Workload) (*view
 		return nil, fmt.Errorf("you need the permission to get pods/proxy in namespace %s: %w", c.system, err)
 	}
 	if err != nil {
-		return nil, err
+		return nil, withBody(err)
 	}
 	var v view
 	if err := json.Unmarshal(raw, &v); err != nil {

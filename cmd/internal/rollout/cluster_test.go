@@ -50,7 +50,7 @@ func startAPI(t *testing.T) (*apiServer, Config) {
 			return
 		}
 		text, ok := s.answers[r.URL.Path]
-		code := map[string]int{"403": http.StatusForbidden, "503": http.StatusServiceUnavailable}[text]
+		code := map[string]int{"400": http.StatusBadRequest, "403": http.StatusForbidden, "503": http.StatusServiceUnavailable}[text]
 		switch {
 		case !ok:
 			w.WriteHeader(http.StatusNotFound)
@@ -58,6 +58,8 @@ func startAPI(t *testing.T) (*apiServer, Config) {
 		case code == http.StatusForbidden:
 			w.WriteHeader(code)
 			fmt.Fprint(w, `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,"message":"pods is forbidden"}`)
+		case code == http.StatusBadRequest:
+			http.Error(w, "unknown parameter", code) // not the API's JSON
 		case code != 0:
 			w.WriteHeader(code)
 		default:
@@ -98,12 +100,13 @@ func TestStatusErrors(t *testing.T) {
 		w      Workload
 		want   string
 	}{
-		"no such workload": {func(*apiServer, *Config) {}, Workload{StatefulSet, "pricing"}, "statefulset/pricing in namespace shop"},
-		"not installed":    {func(s *apiServer, _ *Config) { s.answers[system] = `{"kind":"PodList","apiVersion":"v1","items":[]}` }, pricing, "--system-namespace"},
-		"may not see pods": {func(s *apiServer, _ *Config) { s.answers["/api/v1/namespaces/shop/pods"] = "403" }, pricing, "pods in namespace shop"},
-		"may not proxy":    {func(s *apiServer, _ *Config) { s.answers[system+"/http:xds-1:15954/proxy/debug/rollout"] = "403" }, pricing, "pods/proxy"},
-		"an older version": {func(s *apiServer, _ *Config) { delete(s.answers, system+"/http:xds-1:15954/proxy/debug/rollout") }, pricing, "xds-1"},
-		"nobody is there":  {func(s *apiServer, _ *Config) { s.Close() }, pricing, "connection refused"},
+		"no such workload":       {func(*apiServer, *Config) {}, Workload{StatefulSet, "pricing"}, "statefulset/pricing in namespace shop"},
+		"not installed":          {func(s *apiServer, _ *Config) { s.answers[system] = `{"kind":"PodList","apiVersion":"v1","items":[]}` }, pricing, "--system-namespace"},
+		"may not see pods":       {func(s *apiServer, _ *Config) { s.answers["/api/v1/namespaces/shop/pods"] = "403" }, pricing, "pods in namespace shop"},
+		"may not proxy":          {func(s *apiServer, _ *Config) { s.answers[system+"/http:xds-1:15954/proxy/debug/rollout"] = "403" }, pricing, "pods/proxy"},
+		"an older version":       {func(s *apiServer, _ *Config) { delete(s.answers, system+"/http:xds-1:15954/proxy/debug/rollout") }, pricing, "xds-1"},
+		"it does not understand": {func(s *apiServer, _ *Config) { s.answers[system+"/http:xds-1:15954/proxy/debug/rollout"] = "400" }, pricing, "unknown parameter"},
+		"nobody is there":        {func(s *apiServer, _ *Config) { s.Close() }, pricing, "connection refused"},
 	} {
 		s, cfg := startAPI(t)
 		c.change(s, &cfg)

@@ -46,30 +46,43 @@ type apiServer struct {
 	xdsConfig  string // of a user with the control plane's rights
 }
 
-// startAPIServer uses the binaries that `make cluster` builds.
-func startAPIServer(t *testing.T) *apiServer {
+// program finds what `make cluster` has built: the newest of its versions.
+func program(t *testing.T, name string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := filepath.Join(cache, "evenkeel-cluster", "bin")
-	for _, b := range []string{"etcd", "kube-apiserver", "kubectl"} {
-		if _, err := os.Stat(filepath.Join(bin, b)); err != nil {
-			t.Skipf("needs a real API server: %s is missing; `make cluster` builds it", filepath.Join(bin, b))
+	built, err := filepath.Glob(filepath.Join(cache, "evenkeel", "programs", name+"-[0-9]*", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, when := "", time.Time{}
+	for _, path := range built {
+		if info, err := os.Stat(path); err == nil && info.ModTime().After(when) {
+			newest, when = path, info.ModTime()
 		}
 	}
-	a := &apiServer{t: t, dir: t.TempDir(), kubectlBin: filepath.Join(bin, "kubectl")}
+	if newest == "" {
+		t.Skipf("needs a real API server: no %s; `.ci/step programs` builds it", name)
+	}
+	return newest
+}
+
+// startAPIServer uses the binaries that `make cluster` builds.
+func startAPIServer(t *testing.T) *apiServer {
+	t.Helper()
+	a := &apiServer{t: t, dir: t.TempDir(), kubectlBin: program(t, "kubectl")}
 	etcdClient, etcdPeer, port := freePort(t), freePort(t), freePort(t)
 	etcdURL := fmt.Sprintf("http://127.0.0.1:%d", etcdClient)
 	peerURL := fmt.Sprintf("http://127.0.0.1:%d", etcdPeer)
-	a.start(filepath.Join(bin, "etcd"), "--name=test", "--data-dir="+filepath.Join(a.dir, "etcd"), "--unsafe-no-fsync",
+	a.start(program(t, "etcd"), "--name=test", "--data-dir="+filepath.Join(a.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL,
 		"--listen-peer-urls="+peerURL, "--initial-advertise-peer-urls="+peerURL, "--initial-cluster=test="+peerURL)
 
 	saKey, saPub := a.serviceAccountKey()
 	tokens := a.write("tokens", "admin,admin,1,system:masters\nxds,xds,2,system:serviceaccounts\n")
-	a.start(filepath.Join(bin, "kube-apiserver"), "--etcd-servers="+etcdURL, fmt.Sprintf("--secure-port=%d", port),
+	a.start(program(t, "kube-apiserver"), "--etcd-servers="+etcdURL, fmt.Sprintf("--secure-port=%d", port),
 		"--bind-address=127.0.0.1", "--cert-dir="+filepath.Join(a.dir, "certs"), "--token-auth-file="+tokens, "--authorization-mode=RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--service-account-key-file="+saPub,
 		"--service-account-signing-key-file="+saKey, "--service-cluster-ip-range=10.96.0.0/16")
