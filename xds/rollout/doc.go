@@ -54,7 +54,8 @@
 //   - propagated: for every service of the pod, every subscriber that is waited
 //     for has the endpoint: active ones have connected to it or failed to.
 //   - drained: for every service that the pod is or was in, every subscriber knows
-//     that it drains, does not pick it, and has no RPC on it that holds.
+//     that it drains, does not pick it, and has no RPC on it that holds. (Who is
+//     excused may pick it: it has nothing else that it can connect to.)
 //
 // # Owners
 //

@@ -48,7 +48,7 @@ func (c *sidecar) released(p *pod, u *use, pl place, long time.Duration) bool {
 	if pl.id == (endpointID{}) {
 		// This replica never saw where the pod was. Who has it says so.
 		for id, e := range u.endpoints {
-			if id.Value().uid == p.member.UID && p.member.UID != "" && !e.released(long) {
+			if id.Value().uid == p.member.UID && p.member.UID != "" && !e.released(u, long) {
 				return false
 			}
 		}
@@ -61,14 +61,16 @@ func (c *sidecar) released(p *pod, u *use, pl place, long time.Duration) bool {
 		// it has, so it is to have said something since.
 		return !pl.listed && c.spoke > pl.left
 	}
-	return e.released(long)
+	return e.released(u, long)
 }
 
 // released: it knows that the endpoint drains, does not pick it, and has no RPC
 // there that holds. A stream that was older than that when the drain began is a
 // long-lived watch: it ends with the app.
-func (e *endpoint) released(long time.Duration) bool {
-	return e.draining && !e.picked && (e.inFlight == 0 || e.youngest > long)
+func (e *endpoint) released(u *use, long time.Duration) bool {
+	// Who cannot connect to what takes the pod's place would pick the old one as long
+	// as it is there: that is not waited for, its RPCs are.
+	return e.draining && (!e.picked || u.excused) && (e.inFlight == 0 || e.youngest > long)
 }
 
 // holdsDirectly: it has RPCs on one of the pod's addresses that were not sent

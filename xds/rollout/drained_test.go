@@ -43,6 +43,15 @@ func TestReleases(t *testing.T) {
 	left := func(f func(*bench)) func(*bench) {
 		return func(b *bench) { b.members["pricing-1"].Services = nil; b.status("pricing-1"); f(b) }
 	}
+	// excused: it could not connect to what takes the pod's place.
+	excused := func(f func(*bench)) func(*bench) {
+		return func(b *bench) {
+			f(b)
+			for _, u := range b.st.sidecars["uid-web-1"].uses {
+				u.excused = true
+			}
+		}
+	}
 	const missing = "0/1 shop/web-1"
 	for name, tt := range map[string]struct {
 		client func(b *bench)
@@ -58,6 +67,9 @@ func TestReleases(t *testing.T) {
 		"told, an RPC as old as may hold":       {web(at(1, "pricing-1", isDraining, inFlight(1, 30*time.Second))), false, missing},
 		"told, an old stream in flight":         {web(at(1, "pricing-1", isDraining, inFlight(1, 30001*time.Millisecond))), true, "1/1"},
 		"an old stream, but picked":             {web(at(1, "pricing-1", isDraining, isPicked, inFlight(1, time.Hour))), false, missing},
+		"excused, picked":                       {excused(web(at(1, "pricing-1", isDraining, isPicked))), true, "1/1"},
+		"excused, an RPC in flight":             {excused(web(at(1, "pricing-1", isDraining, isPicked, inFlight(1, 0)))), false, missing},
+		"excused, not told that it drains":      {excused(web(at(1, "pricing-1", isConnected))), false, missing},
 		"another pod drains at the address":     {web(at(1, "pricing-0", isDraining)), false, missing},
 		"idle, not told yet":                    {func(b *bench) { b.track("web-1", says(idle(sees(pricing, at(1, "pricing-1"))))) }, false, missing},
 		"only over ADS":                         {func(b *bench) { b.ads("web-1", pricing) }, false, missing},
