@@ -83,6 +83,7 @@ bare  ready     -        -      -                -      -         -       2d   n
 old   draining  2/3      -      15.0s (timeout)  -      4         1       3h   shop/web-3
 gone  gone      0/0      -      -                0.4s   0         0       -    
 
+old: the ready hold ended after 15.0s without shop/web-9
 note: control plane xds-3 does not answer: connection refused
 note: mute does not report to the control plane
 `

@@ -37,10 +37,18 @@ func (s *Status) WriteTable(w io.Writer, now time.Time) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	before := b.Len()
+	for i := range s.Pods {
+		for _, h := range s.Pods[i].Holds {
+			if len(h.Missing) > 0 {
+				fmt.Fprintf(&b, "\n%s: the %s hold ended after %.1fs without %s", s.Pods[i].Name, h.Hold, h.Seconds, waiting(h.Missing, len(h.Missing)))
+			}
+		}
+	}
 	for _, note := range s.Notes {
 		fmt.Fprintf(&b, "\nnote: %s", note)
 	}
-	if len(s.Notes) > 0 {
+	if b.Len() > before {
 		b.WriteByte('\n')
 	}
 	_, err := io.WriteString(w, b.String())
