@@ -17,7 +17,7 @@ const repeatEnv = "EVENKEEL_E2E_REPEAT"
 
 // parallel is how many tests of TestRollout run at once unless -parallel says
 // otherwise: most of their time they wait for pods.
-const parallel = "5"
+const parallel = "4"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
