@@ -57,11 +57,20 @@ func (c *LogConfig) RegisterFlags(fs *flag.FlagSet) {
 
 // New makes the logger.
 func (c LogConfig) New(w io.Writer) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: c.Level}
+	opts := &slog.HandlerOptions{Level: c.Level, ReplaceAttr: durationsAsText}
 	if c.Format == LogText {
 		return slog.New(slog.NewTextHandler(w, opts))
 	}
 	return slog.New(slog.NewJSONHandler(w, opts))
+}
+
+// durationsAsText writes durations as "1.5s"; in JSON they would be a number of
+// nanoseconds, which nobody reads.
+func durationsAsText(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // levelVar gives slog.Level the names people type and an error that lists them.

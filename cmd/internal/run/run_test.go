@@ -77,6 +77,27 @@ func TestLogFlags(t *testing.T) {
 	}
 }
 
+func TestLogDurations(t *testing.T) {
+	for _, f := range []LogFormat{LogJSON, LogText} {
+		var out bytes.Buffer
+		log := LogConfig{Format: f}.New(&out).With("lease", 5*time.Second)
+		log.Info("hello", "took", 1500*time.Millisecond, slog.Group("hold", "bound", time.Minute), "n", int64(1500))
+		for _, want := range []string{"took 1.5s", "bound 1m0s", "lease 5s", "n 1500"} {
+			key, value, _ := strings.Cut(want, " ")
+			quoted := `"` + key + `":"` + value + `"`
+			if key == "n" {
+				quoted = `"n":1500`
+			}
+			if f == LogText {
+				quoted = key + "=" + value
+			}
+			if !strings.Contains(out.String(), quoted) {
+				t.Errorf("no %s in %s", quoted, out.String())
+			}
+		}
+	}
+}
+
 func TestAdminServesAndEndsWithItsContext(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
