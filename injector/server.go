@@ -35,7 +35,8 @@ import (
 // WebhookPath is where the API server posts its reviews.
 const WebhookPath = "/inject"
 
-// leaseName is the Lease of the leader; the chart makes it.
+// leaseName is the Lease of the leader; the chart makes it, and a leader if someone
+// deleted it.
 const leaseName = "evenkeel-injector"
 
 // ServerConfig is the running injector's.

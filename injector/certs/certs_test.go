@@ -72,6 +72,7 @@ type cluster struct {
 	keeper *Keeper
 	pub    *Publisher
 	notes  *notes
+	gauges *prometheus.Registry
 	cfg    Config
 	// refuse makes writes of an object fail.
 	refuse func(client.Object) error
@@ -121,13 +122,14 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 // lead makes a Keeper and a Publisher without memory: the lease's next holder.
 func (c *cluster) lead(t *testing.T) {
 	t.Helper()
-	m, err := NewMetrics(prometheus.NewRegistry())
+	c.gauges = prometheus.NewPedanticRegistry()
+	m, err := NewMetrics(c.gauges)
 	if err != nil {
 		t.Fatal(err)
 	}
 	trust := NewTrust()
 	c.keeper = &Keeper{Config: c.cfg, Client: c.client, Trust: trust, Events: c.notes, Metrics: m}
-	c.pub = &Publisher{Client: c.client, Trust: trust, OwnNamespace: system, Logger: c.cfg.Logger}
+	c.pub = &Publisher{Client: c.client, Trust: trust, OwnNamespace: system, Metrics: m, Events: c.notes, Logger: c.cfg.Logger}
 }
 
 func (c *cluster) reconcile(t *testing.T) time.Duration {

@@ -34,6 +34,7 @@
 //	Secret deleted or emptied    stored again as this process knows it; see pki for one that has forgotten
 //	Secret unreadable            logged with the key, Event, replaced; what is in use stays trusted
 //	ConfigMap edited or deleted  put right
+//	ConfigMap is someone else's  left as it is: Event on it, evenkeel_trust_bundle_blocked; published once it is gone
 //	caBundle emptied             put right
 //	API server away              the last certificate serves on; the lease's next holder carries on
 //	no leader                    nothing is renewed: alert on the expiry metric, which every replica has

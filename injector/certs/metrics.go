@@ -14,6 +14,7 @@ type Metrics struct {
 	kept    *prometheus.GaugeVec
 	bundle  prometheus.Gauge
 	serving prometheus.Gauge
+	foreign *prometheus.GaugeVec
 }
 
 // NewMetrics registers them.
@@ -31,8 +32,12 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Name: "evenkeel_injector_serving_certificate_expiry_timestamp_seconds",
 			Help: "When the certificate ends that this injector serves the webhook with; 0: it has none.",
 		}),
+		foreign: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "evenkeel_trust_bundle_blocked",
+			Help: "1 for a namespace in which someone else's ConfigMap has the trust bundle's name: its sidecars cannot reach the control plane. From the leading injector.",
+		}, []string{"namespace"}),
 	}
-	for _, c := range []prometheus.Collector{m.kept, m.bundle, m.serving} {
+	for _, c := range []prometheus.Collector{m.kept, m.bundle, m.serving, m.foreign} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -45,3 +50,7 @@ func (m *Metrics) expiry(certificate string, at time.Time) {
 }
 
 func (m *Metrics) roots(n int) { m.bundle.Set(float64(n)) }
+
+func (m *Metrics) blocked(namespace string) { m.foreign.WithLabelValues(namespace).Set(1) }
+
+func (m *Metrics) unblocked(namespace string) { m.foreign.DeleteLabelValues(namespace) }

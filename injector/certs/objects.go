@@ -16,8 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Labels of what is written here. managedBy is also how the Publisher tells a
-// ConfigMap of its own from one that someone else gave the name.
+// Labels of what is written here; see ours for the second use of managedBy.
 const (
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	managedBy      = "evenkeel-injector"
@@ -44,6 +43,15 @@ func findOwner(ctx context.Context, c client.Client, name string) (*ownerRef, er
 		return nil, fmt.Errorf("read ClusterRole %s, the owner of the certificates: %w", name, err)
 	}
 	return &ownerRef{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole", Name: name, UID: role.UID}, nil
+}
+
+// ours tells what was written here from what someone else gave the name. Either
+// mark is enough: people edit labels, and the owner is another one after the chart
+// was installed anew.
+func ours(o client.Object, owner *ownerRef) bool {
+	return o.GetLabels()[labelManagedBy] == managedBy || owner != nil && slices.ContainsFunc(o.GetOwnerReferences(), func(r ownerRef) bool {
+		return r.Kind == owner.Kind && r.Name == owner.Name
+	})
 }
 
 // own puts our labels and the owner on an object and reports whether it changed.

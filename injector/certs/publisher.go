@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -28,7 +30,14 @@ type Publisher struct {
 	Trust  *Trust
 	// OwnNamespace has no injected pods.
 	OwnNamespace string
+	Metrics      *Metrics
+	Events       events.EventRecorder
 	Logger       *slog.Logger
+
+	// blocked holds the namespaces where someone else's ConfigMap has the name, and
+	// its UID. Only Reconcile, which its controller never calls twice at a time,
+	// uses it.
+	blocked map[string]types.UID
 }
 
 var _ reconcile.Reconciler = (*Publisher)(nil)
@@ -45,17 +54,46 @@ func (p *Publisher) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	}
 	cm := &corev1.ConfigMap{}
 	err = p.Client.Get(ctx, client.ObjectKey{Namespace: req.Name, Name: TrustConfigMap}, cm)
-	switch exists := err == nil; {
-	case err != nil && !apierrors.IsNotFound(err):
+	exists := err == nil
+	if err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("read ConfigMap %s/%s: %w", req.Name, TrustConfigMap, err)
+	}
+	foreign := exists && !ours(cm, owner)
+	p.block(req.Name, cm, wanted && foreign)
+	switch {
+	case foreign:
+		// Whatever it is for, overwriting or deleting it would break someone's app.
 	case wanted && !exists:
 		return reconcile.Result{}, p.create(ctx, req.Name, bundle, owner)
 	case wanted:
 		return reconcile.Result{}, p.correct(ctx, cm, bundle, owner)
-	case exists && cm.Labels[labelManagedBy] == managedBy:
+	case exists:
 		return reconcile.Result{}, p.remove(ctx, cm)
 	}
 	return reconcile.Result{}, nil
+}
+
+// block tells that a namespace cannot have the bundle because of someone else's
+// ConfigMap, once for each such object, or that it can again.
+func (p *Publisher) block(namespace string, cm *corev1.ConfigMap, blocked bool) {
+	uid, was := p.blocked[namespace]
+	switch {
+	case !blocked && !was:
+	case !blocked:
+		delete(p.blocked, namespace)
+		p.Metrics.unblocked(namespace)
+	case !was || uid != cm.UID:
+		if p.blocked == nil {
+			p.blocked = map[string]types.UID{}
+		}
+		p.blocked[namespace] = cm.UID
+		p.Metrics.blocked(namespace)
+		const what = "ConfigMap %s/%s is not Evenkeel's (no label %s: %s), and stays as it is: the namespace's sidecars have no roots to know the control plane by, and balance nothing until it is deleted or has another name"
+		p.Logger.Error("trust bundle not published: someone else's ConfigMap has its name; delete it or give it another",
+			"namespace", namespace, "configMap", cm.Name, "missingLabel", labelManagedBy+"="+managedBy)
+		ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: namespace, Name: cm.Name, UID: cm.UID}
+		p.Events.Eventf(ref, nil, corev1.EventTypeWarning, "NameTaken", "Publish", what, namespace, cm.Name, labelManagedBy, managedBy)
+	}
 }
 
 // wanted: see the package's documentation.

@@ -4,10 +4,12 @@
 package certs
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"evenkeel.dev/xds"
 )
@@ -116,4 +118,78 @@ func TestPublisherFollowsRotation(t *testing.T) {
 	if !c.leaf(t, RootSecret).Cert.Equal(root) {
 		t.Error("the new root signs before pods have it")
 	}
+}
+
+// TestPublisherLeavesForeignConfigMaps: one that someone else gave the name stays
+// as it is, and people hear of it.
+func TestPublisherLeavesForeignConfigMaps(t *testing.T) {
+	theirs := func(namespace string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: TrustConfigMap, UID: types.UID(namespace), Labels: map[string]string{labelManagedBy: "Helm"}},
+			Data:       map[string]string{TrustKey: "mine"},
+		}
+	}
+	// Ours with its labels edited away; its owner tells.
+	bare := theirs("bare")
+	bare.Labels, bare.OwnerReferences = nil, []metav1.OwnerReference{{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole", Name: "evenkeel-injector", UID: "role-0"}}
+	c := newCluster(t, ns("shop", "enabled"), ns("plain", ""), ns("bare", "enabled"), theirs("shop"), theirs("plain"), bare)
+	c.reconcile(t)
+	blocked := func(want int) {
+		t.Helper()
+		families, err := c.gauges.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, f := range families {
+			if f.GetName() == "evenkeel_trust_bundle_blocked" {
+				n = len(f.GetMetric())
+			}
+		}
+		if n != want {
+			t.Errorf("%d namespaces are told to be blocked, want %d", n, want)
+		}
+	}
+	for range 2 { // told once
+		for _, n := range []string{"shop", "plain", "bare"} {
+			c.publish(t, n)
+		}
+	}
+	cm := &corev1.ConfigMap{}
+	for _, n := range []string{"shop", "plain"} {
+		if c.get(t, n, TrustConfigMap, cm); cm.Data[TrustKey] != "mine" || cm.Labels[labelManagedBy] != "Helm" || len(cm.OwnerReferences) != 0 {
+			t.Errorf("someone else's ConfigMap in %s was touched: %v", n, cm)
+		}
+	}
+	if c.get(t, "bare", TrustConfigMap, cm); cm.Data[TrustKey] != string(c.caBundle(t)) || cm.Labels[labelManagedBy] != managedBy {
+		t.Errorf("our own without labels was not put right: %v", cm)
+	}
+	blocked(1) // nothing needs one in plain
+	var told []string
+	for _, n := range c.notes.list {
+		if strings.HasPrefix(n, "NameTaken: ConfigMap shop/evenkeel-ca is not Evenkeel's") {
+			told = append(told, n)
+		}
+	}
+	if len(told) != 1 {
+		t.Errorf("Events %q, want one about shop", c.notes.list)
+	}
+
+	remove(t, c, theirs("shop"))
+	c.publish(t, "shop")
+	if c.get(t, "shop", TrustConfigMap, cm); cm.Data[TrustKey] != string(c.caBundle(t)) {
+		t.Error("the name is free, and there is no bundle")
+	}
+	blocked(0)
+
+	// Theirs again, in place of ours: the namespace may go too.
+	remove(t, c, cm)
+	if err := c.client.Create(t.Context(), theirs("shop")); err != nil {
+		t.Fatal(err)
+	}
+	c.publish(t, "shop")
+	blocked(1)
+	remove(t, c, ns("shop", "enabled"))
+	c.publish(t, "shop")
+	blocked(0)
 }

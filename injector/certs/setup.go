@@ -112,11 +112,13 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config, m *Metrics, sto
 	if err := keeping.Complete(keeper); err != nil {
 		return err
 	}
-	return setupPublisher(mgr, cfg, trust)
+	return setupPublisher(mgr, &Publisher{
+		Client: mgr.GetClient(), Trust: trust, OwnNamespace: cfg.Namespace,
+		Metrics: m, Events: keeper.Events, Logger: cfg.Logger,
+	})
 }
 
-func setupPublisher(mgr manager.Manager, cfg Config, trust *Trust) error {
-	publisher := &Publisher{Client: mgr.GetClient(), Trust: trust, OwnNamespace: cfg.Namespace, Logger: cfg.Logger}
+func setupPublisher(mgr manager.Manager, publisher *Publisher) error {
 	namespaceOf := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.GetNamespace()}}}
 	})
@@ -124,7 +126,7 @@ func setupPublisher(mgr manager.Manager, cfg Config, trust *Trust) error {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 		if err := mgr.GetClient().List(ctx, list); err != nil {
-			cfg.Logger.Error("trust bundle changed, but the namespaces cannot be listed", "error", err)
+			publisher.Logger.Error("trust bundle changed, but the namespaces cannot be listed", "error", err)
 			return nil
 		}
 		requests := make([]reconcile.Request, len(list.Items))
@@ -139,7 +141,7 @@ func setupPublisher(mgr manager.Manager, cfg Config, trust *Trust) error {
 		For(&corev1.Namespace{}, builder.OnlyMetadata).
 		Watches(&corev1.ConfigMap{}, namespaceOf).
 		WatchesMetadata(&corev1.Pod{}, namespaceOf, builder.WithPredicates(comesOrGoes)).
-		WatchesRawSource(source.Channel(trust.changed, everyNamespace)).
+		WatchesRawSource(source.Channel(publisher.Trust.changed, everyNamespace)).
 		Complete(publisher)
 }
 
