@@ -58,6 +58,7 @@ func TestRollout(t *testing.T) {
 		{"Cost", true, testCost},
 		{"ReplicaKilled", true, testReplicaKilled},
 		{"ControlPlaneAway", true, testRolloutControlPlaneAway},
+		{"CronJob", true, testCronJob},
 		{"NodePowerPulled", true, testNodePower},
 		{"RollingRestart", false, testRollingRestart},
 		{"Strategy", false, testStrategy},
@@ -70,7 +71,6 @@ func TestRollout(t *testing.T) {
 		{"StoppedClientSidecar", false, testStoppedSidecar},
 		{"CutOffSubscriber", false, testCutOffSubscriber},
 		{"Job", false, testJob},
-		{"CronJob", false, testCronJob},
 		{"HooksStillRun", false, testHooks},
 		{"OutboundUntilExit", false, testOutboundUntilExit},
 	} {
