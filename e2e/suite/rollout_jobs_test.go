@@ -102,7 +102,7 @@ func testCronJob(t *testing.T, r *rollouts) {
 			if i > 0 { // the first run teaches
 				took[j] = append(took[j], p.Containers["app"].Started.Sub(p.Created))
 				if init, ok := p.Containers["evenkeel-init"]; ok {
-					unseen = append(unseen, p.Containers["evenkeel-sidecar"].Started.Sub(init.Finished))
+					unseen = append(unseen, p.Containers["evenkeel-sidecar"].Started.Sub(init.Exited))
 				}
 			}
 		}
