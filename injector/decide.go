@@ -5,6 +5,7 @@ package injector
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -73,6 +74,17 @@ type Namespace struct {
 	Annotations map[string]string
 }
 
+// Cluster is what the injector knows of the cluster that it runs in.
+type Cluster struct {
+	// OwnNamespace is never injected. It must be set.
+	OwnNamespace string
+	// Domain of the cluster's DNS. Empty: cluster.local.
+	Domain string
+	// Nameservers that pods of the cluster have by default. Empty: not known, and
+	// nobody is warned about others.
+	Nameservers []netip.Addr
+}
+
 // wanted applies the labels: the pod's wins over the namespace's.
 func wanted(pod *corev1.Pod, ns *Namespace) (bool, []Warning) {
 	var warnings []Warning
@@ -94,14 +106,14 @@ func wanted(pod *corev1.Pod, ns *Namespace) (bool, []Warning) {
 
 // obstacle says why a pod that wants a sidecar cannot have one; nil: it can.
 // Whatever is found, the pod runs as without a mesh.
-func obstacle(pod *corev1.Pod, ns *Namespace, ownNamespace string) *Warning {
+func obstacle(pod *corev1.Pod, ns *Namespace, cluster *Cluster) *Warning {
 	spec := &pod.Spec
 	never := func(r Reason, format string, args ...any) *Warning {
 		w := warnf(r, "", "evenkeel: no sidecar: "+format, args...)
 		return &w
 	}
 	switch {
-	case ns.Name == ownNamespace, ns.Name == "kube-system", ns.Name == "kube-node-lease":
+	case ns.Name == cluster.OwnNamespace, ns.Name == "kube-system", ns.Name == "kube-node-lease":
 		// What the mesh itself needs to start must not wait for the mesh.
 		return never(ReasonSystemNamespace, "namespace %s is never injected", ns.Name)
 	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":

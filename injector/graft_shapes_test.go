@@ -26,7 +26,7 @@ func TestGraftOddShapes(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg := (&Config{SidecarImage: "s", InitImage: "i", XDSAddress: "x:1", ImagePullSecrets: []string{"pull"}}).WithDefaults()
-			res := Mutate(pod, &Namespace{Name: "shop", Labels: map[string]string{"evenkeel.dev/inject": "enabled"}}, "own", cfg, testSecret)
+			res := Mutate(pod, &Namespace{Name: "shop", Labels: map[string]string{"evenkeel.dev/inject": "enabled"}}, &Cluster{OwnNamespace: "own"}, cfg, testSecret)
 			patched, err := graft([]byte(raw), pod, res.Pod)
 			if err != nil {
 				t.Fatal(err)

@@ -28,9 +28,8 @@ const maxWarning = 256
 
 // Handler answers admission requests for pods. Every field must be set.
 type Handler struct {
-	Config *Config
-	// OwnNamespace is never injected.
-	OwnNamespace string
+	Config  *Config
+	Cluster *Cluster
 	// Namespaces is the cache of namespaces' metadata, Live the API server: the
 	// cache may not have heard of a namespace that was made or labelled just now.
 	Namespaces, Live client.Reader
@@ -59,7 +58,7 @@ func (h *Handler) Handle(ctx context.Context, req admission.Request) admission.R
 	log := h.Logger.With("namespace", pod.Namespace, "pod", podName(pod), "uid", req.UID)
 
 	ns, nsWarnings := h.namespace(ctx, pod, log)
-	result := Mutate(pod, ns, h.OwnNamespace, h.Config, newSecret())
+	result := Mutate(pod, ns, h.Cluster, h.Config, newSecret())
 	result.Warnings = append(nsWarnings, result.Warnings...)
 
 	resp := admission.Allowed(string(result.Reason))

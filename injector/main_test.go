@@ -19,6 +19,11 @@ func TestMain(m *testing.M) {
 // testSecret is what the handler makes up for each pod.
 const testSecret = "00112233445566778899aabbccddeeff"
 
+// testCluster is a cluster with two nameservers.
+func testCluster() *Cluster {
+	return &Cluster{OwnNamespace: "evenkeel-system", Nameservers: ParseNameservers("search shop.svc.cluster.local\nnameserver 10.96.0.10\nnameserver fd00::a\n")}
+}
+
 // testConfig is what a freshly installed injector has.
 func testConfig(t testing.TB) *Config {
 	t.Helper()

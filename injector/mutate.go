@@ -27,12 +27,12 @@ type Result struct {
 //
 // secret is what the pod's preStop hooks will show to its sidecar: hard to guess,
 // and of this pod alone.
-func Mutate(pod *corev1.Pod, ns *Namespace, ownNamespace string, base *Config, secret string) Result {
+func Mutate(pod *corev1.Pod, ns *Namespace, cluster *Cluster, base *Config, secret string) Result {
 	want, warnings := wanted(pod, ns)
 	if !want {
 		return Result{Pod: pod, Outcome: Skipped, Reason: ReasonDisabled, Warnings: warnings}
 	}
-	if w := obstacle(pod, ns, ownNamespace); w != nil {
+	if w := obstacle(pod, ns, cluster); w != nil {
 		if !quiet(w.Reason) {
 			warnings = append(warnings, *w)
 		}
@@ -40,8 +40,8 @@ func Mutate(pod *corev1.Pod, ns *Namespace, ownNamespace string, base *Config, s
 	}
 	cfg, problems := configure(base, ns.Annotations, pod.Annotations)
 	warnings = append(warnings, problems...)
-	if pod.Spec.DNSPolicy == corev1.DNSDefault {
-		warnings = append(warnings, warnf(ReasonNodeDNS, "", "spec.dnsPolicy is Default: the sidecar cannot find %s through the node's DNS, so nothing is balanced; use ClusterFirst", cfg.XDSAddress))
+	if w := dnsWarning(&pod.Spec, cluster, cfg.XDSAddress); w != nil {
+		warnings = append(warnings, *w)
 	}
 
 	out := pod.DeepCopy()

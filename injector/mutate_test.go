@@ -67,7 +67,7 @@ func (f *fixture) namespace() *Namespace {
 
 func mutate(t testing.TB, f *fixture) Result {
 	t.Helper()
-	return Mutate(&f.Pod, f.namespace(), "evenkeel-system", testConfig(t), testSecret)
+	return Mutate(&f.Pod, f.namespace(), testCluster(), testConfig(t), testSecret)
 }
 
 func TestMutate(t *testing.T) {
@@ -116,7 +116,7 @@ func TestMutateIsIdempotent(t *testing.T) {
 		if once.Outcome != Injected {
 			continue
 		}
-		twice := Mutate(once.Pod, f.namespace(), "evenkeel-system", testConfig(t), "another")
+		twice := Mutate(once.Pod, f.namespace(), testCluster(), testConfig(t), "another")
 		if twice.Outcome != Skipped || twice.Reason != ReasonAlreadyInjected || twice.Pod != once.Pod {
 			t.Errorf("%s: a second pass says %s %s", name, twice.Outcome, twice.Reason)
 		}

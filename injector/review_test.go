@@ -71,7 +71,7 @@ func newHarness(t *testing.T, objects ...client.Object) *harness {
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	h.handler = &Handler{
-		Config: testConfig(t), OwnNamespace: "evenkeel-system", Namespaces: reader, Live: reader,
+		Config: testConfig(t), Cluster: testCluster(), Namespaces: reader, Live: reader,
 		Events: Events{Recorder: h.events}, Metrics: metrics, Logger: log,
 	}
 	server := httptest.NewTLSServer(Review(&admission.Webhook{Handler: h.handler}, metrics, log))
@@ -202,7 +202,7 @@ func TestReviewInjects(t *testing.T) {
 	if len(secret) != 32 || secret == newSecret() {
 		t.Errorf("secret %q is easy to guess", secret)
 	}
-	want := Mutate(before, &Namespace{Name: "shop", Labels: enabled()}, "evenkeel-system", testConfig(t), secret).Pod
+	want := Mutate(before, &Namespace{Name: "shop", Labels: enabled()}, testCluster(), testConfig(t), secret).Pod
 	if !reflect.DeepEqual(rawPod(t, got), rawPod(t, want)) {
 		t.Errorf("the patched pod is not what Mutate makes:\ngot  %v\nwant %v", rawPod(t, got), rawPod(t, want))
 	}
@@ -354,7 +354,7 @@ func FuzzReview(f *testing.F) {
 	reader := fake.NewClientBuilder().WithObjects(namespace("shop", enabled())).Build()
 	log := slog.New(slog.DiscardHandler)
 	hook := Review(&admission.Webhook{Handler: &Handler{
-		Config: testConfig(f), OwnNamespace: "evenkeel-system", Namespaces: reader, Live: reader,
+		Config: testConfig(f), Cluster: testCluster(), Namespaces: reader, Live: reader,
 		Events: Events{Recorder: &recorder{}}, Metrics: metrics, Logger: log,
 	}}, metrics, log)
 	f.Fuzz(func(t *testing.T, body []byte) {

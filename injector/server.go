@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -47,6 +48,8 @@ type ServerConfig struct {
 	Inject *Config
 	// Listen is the webhook's address, host:port. It must be set.
 	Listen string
+	// Nameservers that pods of the cluster have by default. Empty: not known.
+	Nameservers []netip.Addr
 	// Certificates to keep; its Namespace is also the one that is never injected.
 	Certificates certs.Config
 	// Registerer of the metrics. It must be set.
@@ -97,15 +100,16 @@ func NewServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if _, err := mgr.GetCache().GetInformer(ctx, namespaces, cache.BlockUntilSynced(false)); err != nil {
 		return nil, fmt.Errorf("watch namespaces: %w", err)
 	}
+	cluster := &Cluster{OwnNamespace: cfg.Certificates.Namespace, Domain: cfg.Certificates.ClusterDomain, Nameservers: cfg.Nameservers}
 	// GetWebhookServer is also what makes the manager run it.
 	mgr.GetWebhookServer().Register(WebhookPath, Review(&admission.Webhook{Handler: &Handler{
-		Config:       cfg.Inject,
-		OwnNamespace: cfg.Certificates.Namespace,
-		Namespaces:   mgr.GetClient(),
-		Live:         mgr.GetAPIReader(),
-		Events:       Events{Recorder: mgr.GetEventRecorder("evenkeel-injector")},
-		Metrics:      metrics,
-		Logger:       cfg.Logger,
+		Config:     cfg.Inject,
+		Cluster:    cluster,
+		Namespaces: mgr.GetClient(),
+		Live:       mgr.GetAPIReader(),
+		Events:     Events{Recorder: mgr.GetEventRecorder("evenkeel-injector")},
+		Metrics:    metrics,
+		Logger:     cfg.Logger,
 	}}, metrics, cfg.Logger))
 	return &Server{mgr: mgr, store: store, started: hooks.StartedChecker()}, nil
 }

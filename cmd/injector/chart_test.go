@@ -140,7 +140,7 @@ func TestSidecarFlags(t *testing.T) {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}}
 	ns := &injector.Namespace{Name: "shop", Labels: map[string]string{xds.InjectLabel: xds.InjectLabelEnabled}}
-	r := injector.Mutate(pod, ns, "evenkeel-system", cfg, "00112233445566778899aabbccddeeff")
+	r := injector.Mutate(pod, ns, &injector.Cluster{OwnNamespace: "evenkeel-system"}, cfg, "00112233445566778899aabbccddeeff")
 	if r.Outcome != injector.Injected {
 		t.Fatal(r.Reason)
 	}

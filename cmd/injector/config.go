@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -27,6 +28,7 @@ type Config struct {
 	WebhookConfig    string
 	OwnerClusterRole string
 	Kubeconfig       string
+	ResolvConf       string
 	ShutdownDelay    time.Duration
 }
 
@@ -42,6 +44,7 @@ func newFlags(c *Config) *flag.FlagSet {
 	fs.StringVar(&c.WebhookConfig, "webhook-configuration", "evenkeel-injector", "`name` of the MutatingWebhookConfiguration whose caBundle is kept")
 	fs.StringVar(&c.OwnerClusterRole, "owner-cluster-role", "", "`name` of the ClusterRole that owns what the injector makes, so that it goes when Helm removes that; empty: nothing owns it")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "`file` with the API server's address and credentials; empty: those of the pod")
+	fs.StringVar(&c.ResolvConf, "resolv-conf", "/etc/resolv.conf", "`file` with the nameservers that pods of the cluster have; not read with --kubeconfig, where it is another machine's")
 	fs.DurationVar(&c.ShutdownDelay, "shutdown-delay", 5*time.Second, "`time` to go on answering after SIGTERM, until the API server has heard that this replica leaves")
 	return fs
 }
@@ -83,6 +86,18 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("--shutdown-delay=%s is negative", c.ShutdownDelay))
 	}
 	return errors.Join(errs...)
+}
+
+// nameservers of the cluster: those of this pod. None: not known.
+func (c *Config) nameservers() ([]netip.Addr, error) {
+	if c.Kubeconfig != "" || c.ResolvConf == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(c.ResolvConf)
+	if err != nil {
+		return nil, fmt.Errorf("--resolv-conf: %w", err)
+	}
+	return injector.ParseNameservers(string(b)), nil
 }
 
 func readConfig(file string) (*injector.Config, error) {

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,11 +66,15 @@ imagePullSecrets: [UPPER]
 xdsAddress: xds
 outboundPorts: [50051, 50051]
 startTimeout: 1h
+readyTimeout: 11m
+drainTimeout: -1s
+drainMin: never
+drainStreams: 25h
 logLevel: loud
 logFormat: xml
 cgroupRoot: sys
 resources: {cpuRequest: "3", memoryLimit: 8Mi}
-`, []string{"sidecarImage", "initImage", "imagePullPolicy", "imagePullSecrets[0]", "xdsAddress", "outboundPorts: port 50051 is there twice", "startTimeout", "logLevel", "logFormat", "cgroupRoot", "resources.cpuRequest", "resources.memoryLimit"}},
+`, []string{"sidecarImage", "initImage", "imagePullPolicy", "imagePullSecrets[0]", "xdsAddress", "outboundPorts: port 50051 is there twice", "startTimeout", "readyTimeout", "drainTimeout", "drainMin", "drainStreams", "logLevel", "logFormat", "cgroupRoot", "resources.cpuRequest", "resources.memoryLimit"}},
 		{"own port", []string{"--namespace=x"}, goodFile + "outboundPorts: [15952]\n", []string{"outboundPorts: port 15952 is Evenkeel's own"}},
 		{"empty file", []string{"--namespace=x"}, " \n", []string{"configuration is empty"}},
 	} {
@@ -85,6 +90,26 @@ resources: {cpuRequest: "3", memoryLimit: 8Mi}
 				}
 			}
 		})
+	}
+}
+
+// TestNameservers: those of this pod are the cluster's, those of a machine are not.
+func TestNameservers(t *testing.T) {
+	conf := file(t, "# made by the kubelet\nsearch a.svc.cluster.local svc.cluster.local\nnameserver 10.96.0.10\nnameserver ::ffff:10.96.0.11\nnameserver x\nnameserver\noptions ndots:5\n")
+	for _, tc := range []struct {
+		cfg  Config
+		want string
+		errs string
+	}{
+		{Config{ResolvConf: conf}, "[10.96.0.10 10.96.0.11]", ""},
+		{Config{ResolvConf: conf, Kubeconfig: "x"}, "[]", ""},
+		{Config{}, "[]", ""},
+		{Config{ResolvConf: "/nowhere"}, "[]", "--resolv-conf: open /nowhere"},
+	} {
+		got, err := tc.cfg.nameservers()
+		if fmt.Sprint(got) != tc.want || (err != nil) != (tc.errs != "") || err != nil && !strings.Contains(err.Error(), tc.errs) {
+			t.Errorf("%+v: %v, %v; want %s, %q", tc.cfg, got, err, tc.want, tc.errs)
+		}
 	}
 }
 

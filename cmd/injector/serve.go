@@ -37,10 +37,16 @@ func serve(ctx context.Context, cfg *Config, inject *injector.Config, log *slog.
 	if err != nil {
 		return err
 	}
+	nameservers, err := cfg.nameservers()
+	if err != nil {
+		log.Warn("the cluster's nameservers are not known: pods with others are not warned about", "error", err)
+	}
 	server, err := injector.NewServer(ctx, injector.ServerConfig{
 		Rest:   kube,
 		Inject: inject,
 		Listen: cfg.WebhookListen,
+
+		Nameservers: nameservers,
 		Certificates: certs.Config{
 			Namespace:     cfg.Namespace,
 			ClusterDomain: cfg.ClusterDomain,
