@@ -69,3 +69,65 @@ func TestDataAllocations(t *testing.T) {
 		}
 	}
 }
+
+// TestManySessionsAllocateNothing: all connections of an app may have output in one turn of the loop, and
+// again in the next.
+func TestManySessionsAllocateNothing(t *testing.T) {
+	for name, size := range map[string]int{"small": 100, "as large as a request with a token": 1500, "larger": 4000} {
+		t.Run(name, func(t *testing.T) {
+			pool := &Pool{}
+			now := time.Now()
+			var all []*Session
+			for range 200 {
+				s := New(Client, &Config{Pool: pool}, &miniSession{}, now)
+				s.Wrote(now, len(s.Output()))
+				all = append(all, s)
+			}
+			got := testing.AllocsPerRun(100, func() {
+				for _, s := range all {
+					for range size / (frameHeaderLen + 8) {
+						s.writePing(0, 1)
+					}
+				}
+				for _, s := range all {
+					s.Wrote(now, len(s.Output()))
+				}
+			})
+			if got > 0 {
+				t.Errorf("%v allocations in a turn", got)
+			}
+			if pool.bytes > keepBuffers {
+				t.Errorf("%d bytes are kept", pool.bytes)
+			}
+		})
+	}
+}
+
+// TestLargeBuffersReturnToWhoNeedsThem: one session that writes much, among many that do not.
+func TestLargeBuffersReturnToWhoNeedsThem(t *testing.T) {
+	pool := &Pool{}
+	now := time.Now()
+	var all []*Session
+	for range 20 {
+		s := New(Client, &Config{Pool: pool}, &miniSession{}, now)
+		s.Wrote(now, len(s.Output()))
+		all = append(all, s)
+	}
+	got := testing.AllocsPerRun(100, func() {
+		for i, s := range all {
+			n := 3
+			if i == 7 {
+				n = 5000 // 85 KB
+			}
+			for range n {
+				s.writePing(0, 1)
+			}
+		}
+		for _, s := range all {
+			s.Wrote(now, len(s.Output()))
+		}
+	})
+	if got > 0 || len(pool.large) != 1 {
+		t.Errorf("%v allocations in a turn, %d large buffers", got, len(pool.large))
+	}
+}

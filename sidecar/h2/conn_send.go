@@ -14,6 +14,7 @@ import (
 // output holds the bytes that wait to be written.
 type output struct {
 	buf      []byte
+	before   int    // the size of the buffer before
 	off      int    // of buf, taken by the kernel
 	taken    uint64 // bytes taken since New
 	notified bool   // the caller knows that there is output
@@ -26,6 +27,7 @@ func (o *output) end() uint64 { return o.taken + uint64(o.len()) }
 
 func (o *output) drop(p *Pool) {
 	p.putBuffer(o.buf)
+	o.before = cap(o.buf)
 	o.buf, o.off = nil, 0
 }
 
@@ -72,7 +74,7 @@ const compactAt = 16 << 10
 func (s *Session) frame(length int, typ http2.FrameType, flags http2.Flags, id uint32) {
 	o := &s.out
 	if o.buf == nil {
-		o.buf = s.pool.getBuffer()
+		o.buf = s.pool.getBuffer(o.before)
 	}
 	o.buf = appendFrameHeader(o.buf, length, typ, flags, id)
 }

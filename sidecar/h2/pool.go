@@ -18,18 +18,23 @@ type Pool struct {
 	streams []*Stream
 	chunks  []*chunk
 	buffers [][]byte
+	bytes   int      // of buffers
+	large   [][]byte // those of more than bigBuffer
 	strings []string // intern table: a string has one slot, by its hash
 }
 
 const (
-	chunkSize     = 4 << 10
-	bufferSize    = 4 << 10
-	maxBuffer     = 256 << 10 // a larger one is not kept
-	keepStreams   = 1024
-	keepChunks    = 512 // 2 MiB
-	keepBuffers   = 64
-	keepBigBuffer = 8 // of more than bigBuffer
-	bigBuffer     = 32 << 10
+	chunkSize   = 4 << 10
+	keepStreams = 1024
+	keepChunks  = 512 // 2 MiB
+
+	// Each session that has something to write holds a buffer to the end of the
+	// turn, and all of an app's connections may have in the same turn.
+	bufferSize  = 2 << 10
+	keepBuffers = 2 << 20   // bytes; half of that for those which have grown
+	bigBuffer   = 32 << 10  // of more than that
+	keepLarge   = 8         // are kept
+	maxBuffer   = 256 << 10 // and of more than that, none
 )
 
 func (p *Pool) maxHeld() int64 {
@@ -66,7 +71,15 @@ func (p *Pool) putStream(st *Stream) {
 	}
 }
 
-func (p *Pool) getBuffer() []byte {
+// getBuffer returns an empty buffer for who had one of a size before: a session that
+// writes much does so again.
+func (p *Pool) getBuffer(before int) []byte {
+	if n := len(p.large); n > 0 && before > bigBuffer {
+		b := p.large[n-1]
+		p.large[n-1] = nil
+		p.large = p.large[:n-1]
+		return b
+	}
 	n := len(p.buffers)
 	if n == 0 {
 		return make([]byte, 0, bufferSize)
@@ -74,18 +87,24 @@ func (p *Pool) getBuffer() []byte {
 	b := p.buffers[n-1]
 	p.buffers[n-1] = nil
 	p.buffers = p.buffers[:n-1]
+	p.bytes -= cap(b)
 	return b
 }
 
 func (p *Pool) putBuffer(b []byte) {
-	if cap(b) == 0 || cap(b) > maxBuffer {
+	n := cap(b)
+	if n > bigBuffer {
+		if n <= maxBuffer && len(p.large) < keepLarge {
+			p.large = append(p.large, b[:0])
+		}
 		return
 	}
 	keep := keepBuffers
-	if cap(b) > bigBuffer {
-		keep = keepBigBuffer
+	if n > 4*bufferSize {
+		keep /= 2
 	}
-	if len(p.buffers) < keep {
+	if n > 0 && p.bytes+n <= keep {
+		p.bytes += n
 		p.buffers = append(p.buffers, b[:0])
 	}
 }

@@ -33,7 +33,7 @@ func (s *Session) PeerMaxHeaderListSize() uint32 { return s.peer.maxHeaderList }
 // start queues the preface: our SETTINGS, and the connection's window.
 func (s *Session) start() {
 	if s.role == Client {
-		s.out.buf = append(s.pool.getBuffer(), http2.ClientPreface...)
+		s.out.buf = append(s.pool.getBuffer(0), http2.ClientPreface...)
 	} else {
 		s.recv.prefaceLeft = len(http2.ClientPreface)
 	}
