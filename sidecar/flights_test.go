@@ -36,3 +36,22 @@ func TestYoungestIsTheLastSent(t *testing.T) {
 		t.Errorf("the youngest is said to be %s old, want less than %s", e.Youngest, wait)
 	}
 }
+
+// A service that nobody calls any more picks nothing, so a pod that drains need not wait for it.
+func TestIdleServicePicksNothing(t *testing.T) {
+	r, l := tracked(t, func(c *Config) { c.ServiceIdle = 50 * time.Millisecond })
+	f := newFakeServer(t)
+	r.set(ep(f.addr, "a", balancer.Draining))
+	app := r.app()
+	app.request(1, true)
+	srv := f.accept()
+	srv.want("the request, as there is no other", "HEADERS 1 end…")
+	srv.headers(1, true, grpcOK...)
+	app.want("answered", "HEADERS 1 end…")
+	l.want(t, "while it is in use", f.addr, "a", "connected draining picked")
+	time.Sleep(100 * time.Millisecond)
+	r.s.sweepNow(t)
+	l.want(t, "when it is not", f.addr, "a", "connected draining")
+	app.request(3, true)
+	l.want(t, "and again", f.addr, "a", "connected draining picked 1")
+}
