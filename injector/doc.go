@@ -7,20 +7,23 @@
 //	API server ──► Review ──► Handler ──► Mutate ──► graft ──► JSON patch
 //	              review.go  handler.go  mutate.go  handler.go
 //	                             │           ├── decide.go       labels; what cannot have a sidecar
+//	                             │           ├── dns.go          whether it will find the control plane
 //	                             │           ├── annotations.go  config.evenkeel.dev/… over Config
 //	                             │           ├── containers.go   evenkeel-init, evenkeel-sidecar, volumes
 //	                             │           ├── hold.go         preStop hooks, the grace period
 //	                             │           └── workload.go     what the pod belongs to
 //	                             └── events.go, metrics.go       what people and alerts hear of it
 //
-// An arrow is a call. Mutate and all below it are pure: they are tested by golden
+// Beside it, census.go counts the running pods that should have a sidecar and
+// have none. An arrow is a call. Mutate and all below it are pure: they are tested by golden
 // pods (testdata; go test ./injector -update). The certificates that Review is
 // served with are kept by package injector/certs.
 //
 // # State
 //
 // There is none but the configuration, which is read once, and the cache of the
-// namespaces' metadata, which client-go owns. Any replica answers any review.
+// namespaces' metadata, which client-go owns. Any replica answers any review; the
+// leader counts.
 //
 // # What goes wrong, and what happens
 //
@@ -34,7 +37,10 @@
 //	namespace cannot be read              injected with the defaults: the API server called, so it is labelled
 //	request malformed, too large, no Pod  HTTP error that names the field; failurePolicy Ignore admits the pod
 //	panic                                 HTTP 500, likewise
-//	injector away                         failurePolicy Ignore admits the pods without a sidecar
+//	injector away                         failurePolicy Ignore admits the pods without a sidecar; they are
+//	                                      counted (evenkeel_injector_uninjected_pods), as are those that
+//	                                      were made before the label
+//	API server does not answer            the count stays as it was; tried again each minute
 //	image cannot be pulled                the pod waits, as for any image: pull policy and secrets are configurable
 //
 // # Limitations

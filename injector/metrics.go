@@ -9,11 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics of admissions.
+// Metrics of admissions, and of what passed without one.
 type Metrics struct {
-	pods     *prometheus.CounterVec
-	warnings *prometheus.CounterVec
-	refusals *prometheus.CounterVec
+	pods       *prometheus.CounterVec
+	warnings   *prometheus.CounterVec
+	refusals   *prometheus.CounterVec
+	uninjected *prometheus.GaugeVec
 }
 
 // NewMetrics registers them.
@@ -31,8 +32,12 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Name: "evenkeel_injector_request_errors_total",
 			Help: "Admission requests that could not be answered, by HTTP status; their pods pass without a sidecar.",
 		}, []string{"code"}),
+		uninjected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "evenkeel_injector_uninjected_pods",
+			Help: "Running pods that are labelled for a sidecar, could have one and have none: made before the label, or while the webhook was away. From the leading injector.",
+		}, []string{"namespace"}),
 	}
-	for _, c := range []prometheus.Collector{m.pods, m.warnings, m.refusals} {
+	for _, c := range []prometheus.Collector{m.pods, m.warnings, m.refusals, m.uninjected} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

@@ -101,6 +101,10 @@ func NewServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("watch namespaces: %w", err)
 	}
 	cluster := &Cluster{OwnNamespace: cfg.Certificates.Namespace, Domain: cfg.Certificates.ClusterDomain, Nameservers: cfg.Nameservers}
+	census := &Census{Namespaces: mgr.GetClient(), Live: mgr.GetAPIReader(), Cluster: cluster, Metrics: metrics, Logger: cfg.Logger}
+	if err := mgr.Add(census); err != nil {
+		return nil, fmt.Errorf("set up the count of pods without a sidecar: %w", err)
+	}
 	// GetWebhookServer is also what makes the manager run it.
 	mgr.GetWebhookServer().Register(WebhookPath, Review(&admission.Webhook{Handler: &Handler{
 		Config:     cfg.Inject,
