@@ -6,6 +6,7 @@ package injector
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,10 +23,16 @@ const (
 	volumeHold = volumePrefix + "hold"
 	mountHold  = "/var/run/evenkeel/hold"
 	holdBinary = mountHold + "/hold"
+	// linkedHold is mountHold where /var/run is a link, as in most images.
+	linkedHold = "/run/evenkeel/hold"
 )
 
-// defaultGrace is what a pod without terminationGracePeriodSeconds has.
-const defaultGrace = 30 * time.Second
+const (
+	// defaultGrace is what a pod without terminationGracePeriodSeconds has.
+	defaultGrace = 30 * time.Second
+	// maxGrace is a year: beyond it nothing that we add matters, nor fits every type.
+	maxGrace = 365 * 24 * time.Hour
+)
 
 // holdGrace is what the helper waits beyond the sidecar's own bound.
 const holdGrace = 5 * time.Second
@@ -65,10 +72,7 @@ type sidecarHeader struct {
 // hook becomes ours, and what it had still runs, after it. The time that this may
 // take is added to the grace period.
 func addHolds(spec *corev1.PodSpec, cfg *Config, secret string) (holds, []Warning) {
-	h := holds{appGrace: defaultGrace, hooks: map[string]sidecarHook{}}
-	if g := spec.TerminationGracePeriodSeconds; g != nil {
-		h.appGrace = time.Duration(*g) * time.Second
-	}
+	h := holds{appGrace: grace(spec), hooks: map[string]sidecarHook{}}
 	if cfg.DrainTimeout.Duration == 0 {
 		return h, nil
 	}
@@ -84,17 +88,31 @@ func addHolds(spec *corev1.PodSpec, cfg *Config, secret string) (holds, []Warnin
 		if c.Lifecycle == nil {
 			c.Lifecycle = &corev1.Lifecycle{}
 		}
-		if w := h.take(c, cfg); w != nil {
+		if w := h.take(c, spec.Volumes, cfg); w != nil {
 			warnings = append(warnings, *w)
 		}
 	}
-	seconds := int64((h.appGrace + cfg.DrainTimeout.Duration + time.Second - 1) / time.Second)
-	spec.TerminationGracePeriodSeconds = &seconds
+	if h.appGrace < maxGrace {
+		seconds := int64((h.appGrace + cfg.DrainTimeout.Duration + time.Second - 1) / time.Second)
+		spec.TerminationGracePeriodSeconds = &seconds
+	}
 	return h, warnings
 }
 
+// grace is the pod's own grace period, at most maxGrace.
+func grace(spec *corev1.PodSpec) time.Duration {
+	switch g := spec.TerminationGracePeriodSeconds; {
+	case g == nil:
+		return defaultGrace
+	case *g < 0:
+		return time.Second // what Kubernetes takes such values for
+	default:
+		return time.Duration(min(*g, int64(maxGrace/time.Second))) * time.Second
+	}
+}
+
 // take makes c's hook ours. With a warning, it was left as it is.
-func (h *holds) take(c *corev1.Container, cfg *Config) *Warning {
+func (h *holds) take(c *corev1.Container, volumes []corev1.Volume, cfg *Config) *Warning {
 	old := c.Lifecycle.PreStop
 	left := func(format string, args ...any) *Warning {
 		w := warnf(ReasonHook, "", "container %s: lifecycle.preStop: %s; it is left as it is, and the container's end is not held back", c.Name, fmt.Sprintf(format, args...))
@@ -103,8 +121,8 @@ func (h *holds) take(c *corev1.Container, cfg *Config) *Warning {
 	switch {
 	case old == nil:
 	case old.Exec != nil:
-		if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == mountHold }) {
-			return left("something is mounted at %s already", mountHold)
+		if m := inTheWay(c, volumes); m != nil {
+			return left("the helper that would run its command cannot be mounted at %s, because volume %s is at %s", mountHold, m.Name, m.MountPath)
 		}
 		h.installs = true
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volumeHold, MountPath: mountHold, ReadOnly: true})
@@ -141,6 +159,32 @@ func (h *holds) take(c *corev1.Container, cfg *Config) *Warning {
 		HTTPHeaders: []corev1.HTTPHeader{{Name: xds.HeaderHold, Value: h.secret}},
 	}}
 	return nil
+}
+
+// inTheWay finds a mount of c's that the helper's could not be made beside: at the
+// same place, below it, or above it in a volume in which the runtime could not make
+// the directory (then the container would never start) or should not (it would stay
+// there). Above it in an emptyDir is fine: images with a read-only root have one at
+// /var/run.
+func inTheWay(c *corev1.Container, volumes []corev1.Volume) *corev1.VolumeMount {
+	scratch := func(m *corev1.VolumeMount) bool {
+		return !m.ReadOnly && slices.ContainsFunc(volumes, func(v corev1.Volume) bool { return v.Name == m.Name && v.EmptyDir != nil })
+	}
+	for i := range c.VolumeMounts {
+		m := &c.VolumeMounts[i]
+		for _, place := range []string{mountHold, linkedHold} {
+			at := path.Clean("/" + m.MountPath)
+			if within(at, place) || within(place, at) && !scratch(m) {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// within: p is dir or below it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // sidecarGet is get with its port's name resolved, as the kubelet does it: among
