@@ -10,7 +10,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -128,7 +130,11 @@ func TestArchiveIsAnImageLayout(t *testing.T) {
 				}
 				modes["/"+strings.TrimSuffix(h.Name, "/")] = h.Mode & 0o7777
 			}
-			for path, mode := range map[string]int64{"/" + d.name: 0o755, "/tmp": 0o1777, "/etc/passwd": 0o644} {
+			wantModes := map[string]int64{"/tmp": 0o1777, "/etc/passwd": 0o644}
+			for _, name := range d.binaries() {
+				wantModes["/"+name] = 0o755
+			}
+			for path, mode := range wantModes {
 				if got, ok := modes[path]; !ok || got != mode {
 					t.Errorf("%s: got mode %o (there: %v), want %o", path, got, ok, mode)
 				}
@@ -212,7 +218,7 @@ func find(t *testing.T, r *tar.Reader, name string) []byte {
 func TestRunBuildsAStaticBinary(t *testing.T) {
 	out := t.TempDir()
 	var stdout, stderr bytes.Buffer
-	if code := run([]string{"--out", out, "--only", "redirect", "--version", "v9.9.9", "--registry", "example.org/e"}, &stdout, &stderr); code != 0 {
+	if code := run([]string{"--out", out, "--only", "redirect", "--arch", runtime.GOARCH, "--version", "v9.9.9", "--registry", "example.org/e"}, &stdout, &stderr); code != 0 {
 		t.Fatalf("exit status %d: %s", code, stderr.String())
 	}
 	file := filepath.Join(out, "redirect.tar")
@@ -235,20 +241,48 @@ func TestRunBuildsAStaticBinary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	binary := find(t, tar.NewReader(mutate.Extract(img)), "redirect")
-	program, err := elf.NewFile(bytes.NewReader(binary))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range program.Progs {
-		if p.Type == elf.PT_INTERP {
-			t.Error("the binary wants a dynamic linker, and the image has none")
+	root := t.TempDir()
+	for _, name := range []string{"redirect", "hold"} {
+		binary := find(t, tar.NewReader(mutate.Extract(img)), name)
+		program, err := elf.NewFile(bytes.NewReader(binary))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range program.Progs {
+			if p.Type == elf.PT_INTERP {
+				t.Errorf("%s wants a dynamic linker, and the image has none", name)
+			}
+		}
+		// The helper has no version: it is a step on the way to another program.
+		if name == "redirect" && !bytes.Contains(binary, []byte("v9.9.9")) {
+			t.Errorf("%s does not know its version", name)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), binary, 0o755); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if !bytes.Contains(binary, []byte("v9.9.9")) {
-		t.Error("the binary does not know its version")
-	}
+	installsHelper(t, root)
 	if code := run([]string{"--only", "nothing"}, &stdout, &stderr); code != 1 {
 		t.Errorf("exit status with a wrong flag: got %d, want 1", code)
+	}
+}
+
+// installsHelper: the init step of the image brings the image's helper. It does so
+// first; then this one fails, for it is in no pod.
+func installsHelper(t *testing.T, root string) {
+	t.Helper()
+	volume := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "redirect"), "init", "--cgroup="+filepath.Join(root, "none"), "--install-hold="+volume)
+	if out, err := cmd.CombinedOutput(); err == nil {
+		t.Errorf("it attached to a cgroup that does not exist: %s", out)
+	}
+	got, err := os.ReadFile(filepath.Join(volume, "hold"))
+	want, wantErr := os.ReadFile(filepath.Join(root, "hold"))
+	if err != nil || wantErr != nil || !bytes.Equal(got, want) {
+		t.Errorf("the helper was not installed: %v, %v, %d of %d bytes", err, wantErr, len(got), len(want))
+	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(volume, "hold"), "--port=1", "--secret=s", "--timeout=1s", "--", "echo", "bye").Output()
+	if err != nil || string(out) != "bye\n" {
+		t.Errorf("the helper said %q, %v; want its command's word", out, err)
 	}
 }
