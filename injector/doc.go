@@ -52,7 +52,9 @@
 // by a namespace's label, cannot be seen from here and would refuse such pods.
 // Likewise a LimitRange whose maximum or ratio the sidecar's resources exceed:
 // the annotations config.evenkeel.dev/sidecar-{cpu,memory}[-limit] fit them in.
-// The hold's secret is in the pod's spec: who may read the pod may drain it.
+// The hold's secret is in the pod's spec: who may read the pod may drain it. A
+// probe's own terminationGracePeriodSeconds is not raised: where a failed liveness
+// probe ends a container, the hold (at most 5 s) is part of it.
 // Where the pod mounts the API server's token, Kubernetes mounts it into our
 // containers too; they do not use it.
 package injector

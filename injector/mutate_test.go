@@ -209,6 +209,10 @@ func TestGraft(t *testing.T) {
 				items, _ := spec[list].([]any)
 				for _, item := range items {
 					visit(item.(map[string]any))
+					// stopSignal was such a field; it is beside the hook that becomes ours.
+					if lifecycle, ok := item.(map[string]any)["lifecycle"].(map[string]any); ok {
+						visit(lifecycle)
+					}
 				}
 			}
 			before, err := json.Marshal(raw)
