@@ -6,6 +6,7 @@ package suite
 import (
 	"flag"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -17,7 +18,14 @@ const repeatEnv = "EVENKEEL_E2E_REPEAT"
 
 // parallel is how many tests of TestRollout run at once unless -parallel says
 // otherwise: most of their time they wait for pods.
-const parallel = "4"
+const parallel = "2"
+
+// fewEnv leaves out what takes long: `make test`, which has other things to do, runs
+// a few of these tests, `make e2e` all.
+const fewEnv = "EVENKEEL_E2E_FEW"
+
+// few are the tests of TestRollout in `make test`.
+var few = []string{"ReplicaKilled", "RollingRestart", "StreamOutlivesDrain", "Job", "HooksStillRun", "OutboundUntilExit"}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -74,6 +82,9 @@ func TestRollout(t *testing.T) {
 		{"HooksStillRun", false, testHooks},
 		{"OutboundUntilExit", false, testOutboundUntilExit},
 	} {
+		if os.Getenv(fewEnv) != "" && !slices.Contains(few, sub.name) {
+			continue
+		}
 		t.Run(sub.name, func(t *testing.T) {
 			if !sub.alone {
 				t.Parallel()
