@@ -52,6 +52,7 @@
 // by a namespace's label, cannot be seen from here and would refuse such pods.
 // Likewise a LimitRange whose maximum or ratio the sidecar's resources exceed:
 // the annotations config.evenkeel.dev/sidecar-{cpu,memory}[-limit] fit them in.
+// A container that another webhook adds after this one is not held back at its end.
 // The hold's secret is in the pod's spec: who may read the pod may drain it. A
 // probe's own terminationGracePeriodSeconds is not raised: where a failed liveness
 // probe ends a container, the hold (at most 5 s) is part of it.
