@@ -44,35 +44,16 @@ type holds struct {
 	// appGrace is the pod's own grace period.
 	appGrace time.Duration
 	// hooks are those that the sidecar performs in the containers' stead.
-	hooks map[string]sidecarHook
+	hooks map[string]xds.Hook
 	// installs: a container needs the helper.
 	installs bool
-}
-
-// sidecarHook is one entry of EVENKEEL_HOOKS (cmd/internal/sidecarcmd).
-type sidecarHook struct {
-	HTTPGet      *sidecarHTTPGet `json:"httpGet,omitempty"`
-	SleepSeconds int64           `json:"sleepSeconds,omitempty"`
-}
-
-type sidecarHTTPGet struct {
-	Scheme  string          `json:"scheme,omitempty"`
-	Host    string          `json:"host,omitempty"`
-	Port    int             `json:"port"`
-	Path    string          `json:"path,omitempty"`
-	Headers []sidecarHeader `json:"headers,omitempty"`
-}
-
-type sidecarHeader struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
 }
 
 // addHolds puts the hold in front of the end of each app container: its preStop
 // hook becomes ours, and what it had still runs, after it. The time that this may
 // take is added to the grace period.
 func addHolds(spec *corev1.PodSpec, cfg *Config, secret string) (holds, []Warning) {
-	h := holds{appGrace: grace(spec), hooks: map[string]sidecarHook{}}
+	h := holds{appGrace: grace(spec), hooks: map[string]xds.Hook{}}
 	if cfg.DrainTimeout.Duration == 0 {
 		return h, nil
 	}
@@ -139,10 +120,10 @@ func (h *holds) take(c *corev1.Container, volumes []corev1.Volume, cfg *Config) 
 		if err != nil {
 			return left("%s", err)
 		}
-		h.hooks[c.Name] = sidecarHook{HTTPGet: get}
+		h.hooks[c.Name] = xds.Hook{HTTPGet: get}
 	case old.Sleep != nil:
 		if old.Sleep.Seconds > 0 {
-			h.hooks[c.Name] = sidecarHook{SleepSeconds: old.Sleep.Seconds}
+			h.hooks[c.Name] = xds.Hook{SleepSeconds: old.Sleep.Seconds}
 		}
 	case old.TCPSocket != nil:
 		// "TCPSocket is NOT supported as a LifecycleHandler and kept for backward
@@ -189,7 +170,7 @@ func within(p, dir string) bool {
 
 // sidecarGet is get with its port's name resolved, as the kubelet does it: among
 // the ports of the container.
-func sidecarGet(c *corev1.Container, get *corev1.HTTPGetAction) (*sidecarHTTPGet, error) {
+func sidecarGet(c *corev1.Container, get *corev1.HTTPGetAction) (*xds.HTTPGet, error) {
 	port := get.Port.IntValue()
 	if get.Port.Type == intstr.String && port == 0 {
 		i := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == get.Port.StrVal })
@@ -201,9 +182,9 @@ func sidecarGet(c *corev1.Container, get *corev1.HTTPGetAction) (*sidecarHTTPGet
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("httpGet.port %s is no port", get.Port.String())
 	}
-	g := &sidecarHTTPGet{Scheme: string(get.Scheme), Host: get.Host, Port: port, Path: get.Path}
+	g := &xds.HTTPGet{Scheme: string(get.Scheme), Host: get.Host, Port: port, Path: get.Path}
 	for _, h := range get.HTTPHeaders {
-		g.Headers = append(g.Headers, sidecarHeader{h.Name, h.Value})
+		g.Headers = append(g.Headers, xds.HTTPHeader{Name: h.Name, Value: h.Value})
 	}
 	return g, nil
 }
@@ -228,14 +209,14 @@ func (h *holds) env() []corev1.EnvVar {
 	if h.secret == "" {
 		return nil
 	}
-	env := []corev1.EnvVar{fieldEnv("POD_IP", "status.podIP"), {Name: "EVENKEEL_HOLD_SECRET", Value: h.secret}}
+	env := []corev1.EnvVar{fieldEnv(xds.EnvPodIP, "status.podIP"), {Name: xds.EnvHoldSecret, Value: h.secret}}
 	if len(h.hooks) > 0 {
 		text, err := json.Marshal(h.hooks) // sorted by name
 		if err != nil {
 			panic(err) // strings and numbers
 		}
 		// The kubelet expands $(NAME) in values, and makes $ of $$.
-		env = append(env, corev1.EnvVar{Name: "EVENKEEL_HOOKS", Value: strings.ReplaceAll(string(text), "$", "$$")})
+		env = append(env, corev1.EnvVar{Name: xds.EnvHooks, Value: strings.ReplaceAll(string(text), "$", "$$")})
 	}
 	return env
 }

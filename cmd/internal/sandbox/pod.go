@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"evenkeel.dev/xds"
 )
 
 // Redirect says how the connections of the programs in a Pod reach its sidecar.
@@ -153,7 +155,7 @@ func (p *Pod) sidecarArgs() []string {
 // env is the sidecar's, besides what it inherits.
 func (p *Pod) env() []string {
 	if h := p.cfg.Holds; h != nil {
-		return []string{"EVENKEEL_HOLD_SECRET=" + h.Secret}
+		return []string{xds.EnvHoldSecret + "=" + h.Secret}
 	}
 	return nil
 }

@@ -54,13 +54,6 @@ type Config struct {
 	PodIP      string
 }
 
-// Environment variables.
-const (
-	envHoldSecret = "EVENKEEL_HOLD_SECRET"
-	envHooks      = "EVENKEEL_HOOKS"
-	envPodIP      = "POD_IP"
-)
-
 // minSecret is the least length of the secret, in hexadecimal digits: 16 bytes.
 const minSecret = 32
 
@@ -100,8 +93,8 @@ func parseRun(args []string, getenv func(string) string) (*Config, error) {
 	if err := parse(fs, args); err != nil {
 		return nil, err
 	}
-	c.HoldSecret, c.PodIP = getenv(envHoldSecret), getenv(envPodIP)
-	hooks, hooksErr := parseHooks(getenv(envHooks))
+	c.HoldSecret, c.PodIP = getenv(xds.EnvHoldSecret), getenv(xds.EnvPodIP)
+	hooks, hooksErr := parseHooks(getenv(xds.EnvHooks))
 	c.Hooks = hooks
 	// A socket is local and plain: the defaults that belong to TLS do not apply,
 	// what was asked for explicitly is refused.
@@ -192,21 +185,21 @@ func (c *Config) validateEnv() []error {
 	if s := c.HoldSecret; s != "" {
 		if _, err := hex.DecodeString(s); err != nil || len(s) < minSecret {
 			// The value stays out of the log.
-			errs = append(errs, fmt.Errorf("%s is not at least %d hexadecimal digits", envHoldSecret, minSecret))
+			errs = append(errs, fmt.Errorf("%s is not at least %d hexadecimal digits", xds.EnvHoldSecret, minSecret))
 		}
 	}
 	if c.PodIP != "" {
 		if _, err := netip.ParseAddr(c.PodIP); err != nil {
-			errs = append(errs, fmt.Errorf("%s %q is not an IP address", envPodIP, c.PodIP))
+			errs = append(errs, fmt.Errorf("%s %q is not an IP address", xds.EnvPodIP, c.PodIP))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Hooks)) {
 		if err := c.Hooks[name].validate(c.PodIP); err != nil {
-			errs = append(errs, fmt.Errorf("%s: container %q: %w", envHooks, name, err))
+			errs = append(errs, fmt.Errorf("%s: container %q: %w", xds.EnvHooks, name, err))
 		}
 	}
 	if len(c.Hooks) > 0 && c.HoldSecret == "" {
-		errs = append(errs, fmt.Errorf("%s has no use without %s: nobody could call %s", envHooks, envHoldSecret, xds.PathHold))
+		errs = append(errs, fmt.Errorf("%s has no use without %s: nobody could call %s", xds.EnvHooks, xds.EnvHoldSecret, xds.PathHold))
 	}
 	return errs
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"evenkeel.dev/cmd/internal/run"
+	"evenkeel.dev/xds"
 )
 
 func call(t *testing.T, args ...string) (status int, stdout, stderr string) {
@@ -29,8 +30,8 @@ func TestFlagsOfTheInjector(t *testing.T) {
 		"--state-dir=/var/run/evenkeel/state", "--log-level=warn", "--log-format=text",
 		"--ready-timeout=15s", "--drain-timeout=30s", "--drain-min=auto", "--drain-streams=30s", "--app-grace=30s",
 	}, env(map[string]string{
-		envHoldSecret: secret, envPodIP: "10.244.1.7",
-		envHooks: `{"app":{"httpGet":{"scheme":"HTTP","host":"","port":8080,"path":"/bye","headers":[{"name":"X","value":"y"}]}},"b":{"sleepSeconds":5}}`,
+		xds.EnvHoldSecret: secret, xds.EnvPodIP: "10.244.1.7",
+		xds.EnvHooks: `{"app":{"httpGet":{"scheme":"HTTP","host":"","port":8080,"path":"/bye","headers":[{"name":"X","value":"y"}]}},"b":{"sleepSeconds":5}}`,
 	}))
 	if err != nil {
 		t.Fatal(err)
@@ -73,16 +74,16 @@ func TestBadEnvironmentIsToldAtOnceAndKeepsTheSecret(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		{map[string]string{envHoldSecret: "abcdef"}, []string{envHoldSecret + " is not at least 32 hexadecimal digits"}},
-		{map[string]string{envHoldSecret: strings.Repeat("xy", 20)}, []string{envHoldSecret}},
-		{map[string]string{envHoldSecret: secret, envHooks: `{"a":`}, []string{envHooks + ": unexpected EOF"}},
-		{map[string]string{envHoldSecret: secret, envHooks: `{"a":{"exec":1}}`}, []string{`unknown field "exec"`}},
-		{map[string]string{envHooks: `{"a":{"sleepSeconds":1}}`}, []string{envHooks + " has no use without " + envHoldSecret}},
+		{map[string]string{xds.EnvHoldSecret: "abcdef"}, []string{xds.EnvHoldSecret + " is not at least 32 hexadecimal digits"}},
+		{map[string]string{xds.EnvHoldSecret: strings.Repeat("xy", 20)}, []string{xds.EnvHoldSecret}},
+		{map[string]string{xds.EnvHoldSecret: secret, xds.EnvHooks: `{"a":`}, []string{xds.EnvHooks + ": unexpected EOF"}},
+		{map[string]string{xds.EnvHoldSecret: secret, xds.EnvHooks: `{"a":{"exec":1}}`}, []string{`unknown field "exec"`}},
+		{map[string]string{xds.EnvHooks: `{"a":{"sleepSeconds":1}}`}, []string{xds.EnvHooks + " has no use without " + xds.EnvHoldSecret}},
 		{
-			map[string]string{envHoldSecret: secret, envPodIP: "here", envHooks: `{"a":{},"b":{"httpGet":{"port":0,"scheme":"FTP"},"sleepSeconds":-1}}`},
+			map[string]string{xds.EnvHoldSecret: secret, xds.EnvPodIP: "here", xds.EnvHooks: `{"a":{},"b":{"httpGet":{"port":0,"scheme":"FTP"},"sleepSeconds":-1}}`},
 			[]string{`POD_IP "here"`, `container "a": neither`, "both httpGet", "sleepSeconds -1", "httpGet.port 0", `scheme "FTP"`},
 		},
-		{map[string]string{envHoldSecret: secret, envHooks: `{"a":{"httpGet":{"port":80}}}`}, []string{"no host and POD_IP is empty"}},
+		{map[string]string{xds.EnvHoldSecret: secret, xds.EnvHooks: `{"a":{"httpGet":{"port":80}}}`}, []string{"no host and POD_IP is empty"}},
 	} {
 		_, err := parseRun(args, env(tc.env))
 		if err == nil {
@@ -94,7 +95,7 @@ func TestBadEnvironmentIsToldAtOnceAndKeepsTheSecret(t *testing.T) {
 				t.Errorf("%v: %q lacks %q", tc.env, err, want)
 			}
 		}
-		if s := tc.env[envHoldSecret]; s != "" && strings.Contains(err.Error(), s) {
+		if s := tc.env[xds.EnvHoldSecret]; s != "" && strings.Contains(err.Error(), s) {
 			t.Errorf("the secret is told: %v", err)
 		}
 	}

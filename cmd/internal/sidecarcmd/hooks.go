@@ -19,27 +19,14 @@ import (
 	"time"
 
 	"evenkeel.dev/cmd/internal/run"
+	"evenkeel.dev/xds"
 )
 
-// hook is the preStop hook that a container had before ours took its place, in
-// so far as the sidecar performs it (one that runs a command is run by cmd/hold
-// in its container).
-type hook struct {
-	HTTPGet      *httpGet `json:"httpGet,omitempty"`
-	SleepSeconds int64    `json:"sleepSeconds,omitempty"`
-}
+// hook is one that the sidecar performs (one that runs a command is run by
+// cmd/hold in its container).
+type hook xds.Hook
 
-// httpGet is Kubernetes' HTTPGetAction, with the port's name resolved.
-type httpGet struct {
-	Scheme  string `json:"scheme,omitempty"` // HTTP (or empty), HTTPS
-	Host    string `json:"host,omitempty"`   // empty: the pod's IP
-	Port    int    `json:"port"`
-	Path    string `json:"path,omitempty"`
-	Headers []struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	} `json:"headers,omitempty"`
-}
+type httpGet xds.HTTPGet
 
 // parseHooks reads EVENKEEL_HOOKS: container → hook.
 func parseHooks(text string) (map[string]hook, error) {
@@ -50,7 +37,7 @@ func parseHooks(text string) (map[string]hook, error) {
 	dec.DisallowUnknownFields()
 	var hooks map[string]hook
 	if err := dec.Decode(&hooks); err != nil {
-		return nil, fmt.Errorf("%s: %w", envHooks, err)
+		return nil, fmt.Errorf("%s: %w", xds.EnvHooks, err)
 	}
 	return hooks, nil
 }
@@ -71,7 +58,7 @@ func (h hook) validate(podIP string) error {
 			errs = append(errs, fmt.Errorf("httpGet.port %d is not a port", g.Port))
 		}
 		if g.Host == "" && podIP == "" {
-			errs = append(errs, fmt.Errorf("httpGet has no host and %s is empty", envPodIP))
+			errs = append(errs, fmt.Errorf("httpGet has no host and %s is empty", xds.EnvPodIP))
 		}
 		if s := strings.ToUpper(g.Scheme); s != "" && s != "HTTP" && s != "HTTPS" {
 			errs = append(errs, fmt.Errorf("httpGet.scheme %q is neither HTTP nor HTTPS", g.Scheme))
@@ -83,7 +70,7 @@ func (h hook) validate(podIP string) error {
 // perform does what the kubelet would have done. The text says how it went.
 func (h hook) perform(ctx context.Context, podIP string) (string, error) {
 	if h.HTTPGet != nil {
-		return h.HTTPGet.perform(ctx, podIP)
+		return (*httpGet)(h.HTTPGet).perform(ctx, podIP)
 	}
 	d := time.Duration(h.SleepSeconds) * time.Second
 	t := time.NewTimer(d)

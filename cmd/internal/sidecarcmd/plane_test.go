@@ -146,7 +146,7 @@ func callHold(t *testing.T, p *process) chan error {
 func TestHoldsOfARealProcess(t *testing.T) {
 	cp := startPlane(t)
 	p := prepare(t, cp.target, "--state-dir="+t.TempDir(), "--drain-min=0s", "--pod-uid=u1")
-	p.cmd.Env = append(p.cmd.Environ(), envHoldSecret+"="+secret)
+	p.cmd.Env = append(p.cmd.Environ(), xds.EnvHoldSecret+"="+secret)
 	p.launch()
 	eventually(t, "the sidecar says who it is", func() bool {
 		return cp.told(func(r *api.Report) bool {

@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"evenkeel.dev/sidecar"
+	"evenkeel.dev/xds"
 	"evenkeel.dev/xds/rollout"
 	"evenkeel.dev/xds/server"
 	"evenkeel.dev/xds/watch"
@@ -165,7 +166,7 @@ endpoints: [{addresses: [127.0.0.9], conditions: {ready: true}}, {addresses: [12
 
 	c.write(old, fresh)
 	server := prepare(t, target, append(tls, "--pod="+fresh.name(), "--pod-uid="+fresh.uid(), "--drain-min=0s")...)
-	server.cmd.Env = append(server.cmd.Environ(), envHoldSecret+"="+secret)
+	server.cmd.Env = append(server.cmd.Environ(), xds.EnvHoldSecret+"="+secret)
 	server.launch()
 	if l := server.waitForHold("ready", 1); l.Reason != "answered" {
 		t.Errorf("ready because %q", l.Reason)

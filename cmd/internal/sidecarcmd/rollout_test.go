@@ -125,7 +125,7 @@ func TestRolloutWithTheRealControlPlane(t *testing.T) {
 	// A new server starts. Its sidecar is up before its app.
 	c.write(old, fresh)
 	server := prepare(t, c.target, "--pod="+fresh.name(), "--pod-uid="+fresh.uid(), "--state-dir="+t.TempDir(), "--drain-min=0s")
-	server.cmd.Env = append(server.cmd.Environ(), envHoldSecret+"="+secret)
+	server.cmd.Env = append(server.cmd.Environ(), xds.EnvHoldSecret+"="+secret)
 	server.launch()
 	fresh.appReady = true
 	c.write(old, fresh)
