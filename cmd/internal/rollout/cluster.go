@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"evenkeel.dev/xds"
+	xdsrollout "evenkeel.dev/xds/rollout"
 )
 
 // controlPlane selects the pods of the chart's control plane.
@@ -204,7 +205,7 @@ func withBody(err error) error {
 	return err
 }
 
-func (c *Cluster) askReplica(ctx context.Context, pod string, w Workload) (*view, error) {
+func (c *Cluster) askReplica(ctx context.Context, pod string, w Workload) (*xdsrollout.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	raw, err := c.client.CoreV1().Pods(c.system).
@@ -216,7 +217,7 @@ func (c *Cluster) askReplica(ctx context.Context, pod string, w Workload) (*view
 	if err != nil {
 		return nil, withBody(err)
 	}
-	var v view
+	var v xdsrollout.View
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return nil, fmt.Errorf("answered %.100q: %w", raw, err)
 	}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	xdsrollout "evenkeel.dev/xds/rollout"
 )
 
 // Status is where a rollout stands. Its JSON form is a contract with users.
@@ -37,50 +39,18 @@ type Pod struct {
 
 	// Clients that are waited for, and of those that have answered: by connecting while the pod becomes ready, by letting
 	// go while it drains. Missing are some of the others.
-	Clients  int      `json:"clients"`
-	Answered int      `json:"answered"`
-	Missing  []string `json:"missing"`
-	Holds    []Hold   `json:"holds"`
-	Replayed uint64   `json:"rpcs_replayed"`
-	Failed   uint64   `json:"rpcs_failed"`
-}
-
-// Hold is one that is over.
-type Hold struct {
-	Hold    string   `json:"hold"` // start, ready, drain
-	Seconds float64  `json:"seconds"`
-	Reason  string   `json:"reason"` // answered, timeout, silent, latched
-	Missing []string `json:"missing"`
-}
-
-// view is what one replica of the control plane says: /debug/rollout.
-type view struct {
-	Replica string    `json:"replica"`
-	Settled bool      `json:"settled"`
-	Pods    []viewPod `json:"pods"`
-}
-
-type viewPod struct {
-	Pod      string   `json:"pod"`
-	UID      string   `json:"uid"`
-	State    string   `json:"state"`
-	Clients  int      `json:"clients"`
-	Answered int      `json:"answered"`
-	Missing  []string `json:"missing"`
-	Drain    struct {
-		Clients  int      `json:"clients"`
-		Released int      `json:"released"`
-		Missing  []string `json:"missing"`
-	} `json:"drain"`
-	Holds    []Hold `json:"holds"`
-	Failed   uint64 `json:"rpcs_failed"`
-	Replayed uint64 `json:"rpcs_replayed"`
+	Clients  int                   `json:"clients"`
+	Answered int                   `json:"answered"`
+	Missing  []string              `json:"missing"`
+	Holds    []xdsrollout.HoldView `json:"holds"`
+	Replayed uint64                `json:"rpcs_replayed"`
+	Failed   uint64                `json:"rpcs_failed"`
 }
 
 // answer is one replica's view, or why there is none.
 type answer struct {
 	replica string
-	view    *view
+	view    *xdsrollout.View
 	err     error
 }
 
@@ -105,7 +75,7 @@ type member struct {
 func merge(namespace string, w Workload, o object, members []member, answers []answer) *Status {
 	s := &Status{Namespace: namespace, Workload: w.String(), Desired: o.desired, Updated: o.updated, Ready: o.ready, Pods: []Pod{}}
 	s.Complete = o.current && o.updated == o.desired && o.ready == o.desired && o.total == o.desired
-	best := map[string]viewPod{} // by UID
+	best := map[string]xdsrollout.PodView{} // by UID
 	rank := map[string]int{}
 	settled := false
 	for _, a := range answers {
@@ -131,7 +101,7 @@ func merge(namespace string, w Workload, o object, members []member, answers []a
 		if m.done {
 			continue
 		}
-		p := Pod{Name: m.name, UID: m.uid, Node: m.node, Created: m.created, State: m.state(), Sidecar: m.sidecar, Missing: []string{}, Holds: []Hold{}}
+		p := Pod{Name: m.name, UID: m.uid, Node: m.node, Created: m.created, State: m.state(), Sidecar: m.sidecar, Missing: []string{}, Holds: []xdsrollout.HoldView{}}
 		if v, ok := best[m.uid]; ok {
 			p.take(&v)
 			if m.deleted {
@@ -157,7 +127,7 @@ func merge(namespace string, w Workload, o object, members []member, answers []a
 	return s
 }
 
-func (p *Pod) take(v *viewPod) {
+func (p *Pod) take(v *xdsrollout.PodView) {
 	p.State, p.Sidecar = v.State, true
 	p.Clients, p.Answered, p.Missing = v.Clients, v.Answered, v.Missing
 	if v.State == "draining" || v.State == "gone" {
@@ -167,7 +137,7 @@ func (p *Pod) take(v *viewPod) {
 		p.Missing = []string{}
 	}
 	if p.Holds = v.Holds; p.Holds == nil {
-		p.Holds = []Hold{}
+		p.Holds = []xdsrollout.HoldView{}
 	}
 	p.Replayed, p.Failed = v.Replayed, v.Failed
 }

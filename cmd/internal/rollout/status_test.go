@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	xdsrollout "evenkeel.dev/xds/rollout"
 )
 
 var pricing = Workload{Kind: Deployment, Name: "pricing"}
@@ -41,9 +43,9 @@ func TestParseWorkload(t *testing.T) {
 	}
 }
 
-func viewOf(t *testing.T, text string) *view {
+func viewOf(t *testing.T, text string) *xdsrollout.View {
 	t.Helper()
-	var v view
+	var v xdsrollout.View
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
 		t.Fatal(err)
 	}
