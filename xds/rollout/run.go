@@ -6,6 +6,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -141,19 +142,24 @@ func (t *Tracker) round(dir Directory, transition bool) {
 	pods := t.state.toJudge(began, transition)
 	dials := t.state.dials()
 	t.mu.Unlock()
-	services := make(directory, len(dials))
-	if len(pods) > 0 {
-		for _, a := range dials {
-			services[a] = dir.ServicesAt(a)
-		}
-	}
-	for _, c := range pods {
-		t.judge(dir, c, services, asNeeded)
-	}
-	t.flush(dir)
+	t.judgeAll(dir, pods, dials, asNeeded)
 	if transition && len(pods) > 0 {
 		t.metrics.judging.Observe(time.Since(began).Seconds())
 	}
+}
+
+// judgeAll judges pods, and does what comes of it. dials are what apps dial past their sidecars.
+func (t *Tracker) judgeAll(dir Directory, pods []*sidecar, dials []netip.AddrPort, d depth) {
+	if len(pods) > 0 {
+		services := make(directory, len(dials))
+		for _, a := range dials {
+			services[a] = dir.ServicesAt(a)
+		}
+		for _, c := range pods {
+			t.judge(dir, c, services, d)
+		}
+	}
+	t.flush(dir)
 }
 
 // judge asks the Directory about one pod. What it said may be older than a Report
@@ -182,14 +188,7 @@ func (t *Tracker) answer(dir Directory, q *ask) {
 	living, _ := t.state.asked(q.namespace, q.workload)
 	dials := t.state.dials()
 	t.mu.Unlock()
-	services := make(directory, len(dials))
-	for _, a := range dials {
-		services[a] = dir.ServicesAt(a)
-	}
-	for _, c := range living {
-		t.judge(dir, c, services, inFull)
-	}
-	t.flush(dir)
+	t.judgeAll(dir, living, dials, inFull)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	q.answer <- t.state.view(q.namespace, q.workload, time.Now())
@@ -221,9 +220,7 @@ func (t *Tracker) flush(dir Directory) {
 // record counts a hold that ended, and writes an Event if a bound ended it.
 func (t *Tracker) record(h *heldPod) {
 	if h.end.reason == reasonWaiting {
-		if t.cfg.Recorder != nil && h.uid != "" {
-			t.cfg.Recorder.Event(h.pod, h.uid, EventWaiting, h.end.message())
-		}
+		t.event(h, EventWaiting)
 		return
 	}
 	t.metrics.holds.WithLabelValues(h.end.hold).Observe(h.end.waited.Seconds())
@@ -231,11 +228,14 @@ func (t *Tracker) record(h *heldPod) {
 		return
 	}
 	t.metrics.timeouts.WithLabelValues(h.end.hold).Inc()
-	message := h.end.message()
 	t.cfg.Logger.Warn("a hold was ended by its bound", "pod", h.pod.String(), "uid", h.uid, "hold", h.end.hold,
 		"reason", h.end.reason, "waited", h.end.waited, "missing", h.end.missing)
+	t.event(h, EventReason)
+}
+
+func (t *Tracker) event(h *heldPod, reason string) {
 	if t.cfg.Recorder != nil && h.uid != "" {
-		t.cfg.Recorder.Event(h.pod, h.uid, EventReason, message)
+		t.cfg.Recorder.Event(h.pod, h.uid, reason, h.end.message())
 	}
 }
 

@@ -4,6 +4,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -21,6 +22,11 @@ func (k ObjectKey) String() string {
 		return k.Name
 	}
 	return k.Namespace + "/" + k.Name
+}
+
+// Compare orders keys by namespace, then by name.
+func (k ObjectKey) Compare(o ObjectKey) int {
+	return cmp.Or(cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
 }
 
 // Kind is the kind of the object that changed.

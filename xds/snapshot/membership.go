@@ -170,9 +170,7 @@ func (s *Store) ServicesAt(dst netip.AddrPort) []ObjectKey {
 			keys = append(keys, c.key)
 		}
 	}
-	slices.SortFunc(keys, func(a, b ObjectKey) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(keys, ObjectKey.Compare)
 	return keys
 }
 

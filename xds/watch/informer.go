@@ -26,12 +26,8 @@ func newInformer[L runtime.Object](client any, of lister[L], example runtime.Obj
 	return cache.NewSharedIndexInformerWithOptions(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
-			p.ask(time.Now())
-			l, err := of.List(ctx, o)
+			l, err := asked(ctx, p, func() (runtime.Object, error) { return of.List(ctx, o) })
 			if err != nil {
-				if ctx.Err() == nil {
-					p.fail(err, time.Now())
-				}
 				return nil, err
 			}
 			p.answered()
@@ -39,16 +35,23 @@ func newInformer[L runtime.Object](client any, of lister[L], example runtime.Obj
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (kwatch.Interface, error) {
 			o.FieldSelector = selector
-			p.ask(time.Now())
-			w, err := of.Watch(ctx, o)
+			w, err := asked(ctx, p, func() (kwatch.Interface, error) { return of.Watch(ctx, o) })
 			if err != nil {
-				if ctx.Err() == nil {
-					p.fail(err, time.Now())
-				}
 				return nil, err
 			}
 			p.open(time.Now())
 			return &stream{w, sync.OnceFunc(func() { p.close(time.Now()) })}, nil
 		},
 	}, client), example, cache.SharedIndexInformerOptions{})
+}
+
+// asked makes a request that p follows; of one that succeeds the caller tells p what
+// it has brought.
+func asked[T any](ctx context.Context, p *pulse, request func() (T, error)) (T, error) {
+	p.ask(time.Now())
+	v, err := request()
+	if err != nil && ctx.Err() == nil {
+		p.fail(err, time.Now())
+	}
+	return v, err
 }

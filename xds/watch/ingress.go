@@ -4,7 +4,6 @@
 package watch
 
 import (
-	"cmp"
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -35,9 +34,7 @@ func convertIngress(o *networkingv1.Ingress) (snapshot.Change, problems) {
 }
 
 func sortBackends(r *snapshot.Route) {
-	slices.SortFunc(r.Backends, func(a, b snapshot.ObjectKey) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(r.Backends, snapshot.ObjectKey.Compare)
 	r.Backends = slices.Compact(r.Backends)
 }
 
