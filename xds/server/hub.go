@@ -62,7 +62,7 @@ type value struct {
 // podWatch is who waits for a Pod to be seen, and who ends with it.
 type podWatch struct {
 	waiting map[chan struct{}]struct{}
-	bound   map[ender]struct{}
+	bound   map[*outlet]struct{}
 }
 
 func newHub(store *snapshot.Store, m *metrics) *hub {
@@ -228,14 +228,14 @@ func (h *hub) setTopics(e *entry, topics []snapshot.Topic) {
 	}
 }
 
-// bindPod ends e's stream with the Pod, and returns the node that it runs on.
+// bindPod ends the stream of o with the Pod, and returns the node that it runs on.
 // It waits until the Pod is seen, at most until ctx is done.
-func (h *hub) bindPod(ctx context.Context, e ender, pod snapshot.ObjectKey, uid string) (node string, ok bool) {
+func (h *hub) bindPod(ctx context.Context, o *outlet, pod snapshot.ObjectKey, uid string) (node string, ok bool) {
 	for {
 		h.mu.Lock()
 		if have, found := h.store.PodUID(pod); found && have == uid {
 			w := h.podWatch(uid)
-			w.bound[e] = struct{}{}
+			w.bound[o] = struct{}{}
 			node := h.store.PodNode(pod)
 			h.mu.Unlock()
 			return node, true
@@ -257,11 +257,11 @@ func (h *hub) bindPod(ctx context.Context, e ender, pod snapshot.ObjectKey, uid 
 	}
 }
 
-func (h *hub) unbindPod(e ender, uid string) {
+func (h *hub) unbindPod(o *outlet, uid string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w := h.pods[uid]; w != nil {
-		delete(w.bound, e)
+		delete(w.bound, o)
 		h.forgetPod(uid)
 	}
 }
@@ -269,7 +269,7 @@ func (h *hub) unbindPod(e ender, uid string) {
 func (h *hub) podWatch(uid string) *podWatch {
 	w := h.pods[uid]
 	if w == nil {
-		w = &podWatch{waiting: map[chan struct{}]struct{}{}, bound: map[ender]struct{}{}}
+		w = &podWatch{waiting: map[chan struct{}]struct{}{}, bound: map[*outlet]struct{}{}}
 		h.pods[uid] = w
 	}
 	return w

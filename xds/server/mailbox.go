@@ -3,30 +3,18 @@
 
 package server
 
-import (
-	"sync"
-)
-
 // mailbox is the only thing that the hub and a stream share. It holds at most
 // one value for each subscription, the newest: a stream that is slow finds fewer
 // and newer values in it, never a queue.
 type mailbox struct {
 	node string // the client's; set before the first subscription
 
-	notify chan struct{} // capacity 1: something is in it
-	ended  chan struct{} // closed by end
-
-	mu      sync.Mutex
+	outlet
 	pending map[subscription]value
-	reason  error
 }
 
 func newMailbox() *mailbox {
-	return &mailbox{
-		notify:  make(chan struct{}, 1),
-		ended:   make(chan struct{}),
-		pending: map[subscription]value{},
-	}
+	return &mailbox{outlet: newOutlet(), pending: map[subscription]value{}}
 }
 
 // put never blocks.
@@ -37,10 +25,7 @@ func (m *mailbox) put(k subscription, v value) {
 	}
 	m.pending[k] = v
 	m.mu.Unlock()
-	select {
-	case m.notify <- struct{}{}:
-	default:
-	}
+	m.signal()
 }
 
 // take empties the mailbox.
@@ -60,20 +45,4 @@ func (m *mailbox) drop(k subscription) {
 	m.mu.Lock()
 	delete(m.pending, k)
 	m.mu.Unlock()
-}
-
-// end asks the stream to end with the reason; the first one counts.
-func (m *mailbox) end(reason error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.reason == nil {
-		m.reason = reason
-		close(m.ended)
-	}
-}
-
-func (m *mailbox) endReason() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.reason
 }

@@ -62,7 +62,7 @@ type Tracker interface {
 // open does what comes before the first answer.
 func (st *stream) open(ctx context.Context) (*discoverypb.DeltaDiscoveryRequest, error) {
 	var first *discoverypb.DeltaDiscoveryRequest
-	n, err := st.srv.admit(ctx, st.mb, func() (n xds.Node, err error) {
+	n, err := st.srv.admit(ctx, &st.mb.outlet, func() (n xds.Node, err error) {
 		if first, err = st.grpc.Recv(); err != nil {
 			return xds.Node{}, errHello{err}
 		}
@@ -76,16 +76,13 @@ func (st *stream) open(ctx context.Context) (*discoverypb.DeltaDiscoveryRequest,
 	return first, nil
 }
 
-// ender is what ends with its Pod. The first reason counts.
-type ender interface{ end(reason error) }
-
 // errHello is that the first message did not come: the client's own doing.
 type errHello struct{ error }
 
 // admit is what every stream has to pass: token, first message, synced watch,
-// Pod. Without an error e is bound to the Pod. hello receives the first message
+// Pod. Without an error o is bound to the Pod. hello receives the first message
 // and says whom it is from.
-func (s *Server) admit(ctx context.Context, e ender, hello func() (xds.Node, error)) (xds.Node, error) {
+func (s *Server) admit(ctx context.Context, o *outlet, hello func() (xds.Node, error)) (xds.Node, error) {
 	var id *Identity
 	if s.cfg.Authenticator != nil {
 		i, err := s.authenticate(ctx)
@@ -124,7 +121,7 @@ func (s *Server) admit(ctx context.Context, e ender, hello func() (xds.Node, err
 	}
 	wait, cancel := context.WithTimeout(ctx, s.cfg.PodWait)
 	defer cancel()
-	node, ok := s.hub.bindPod(wait, e, snapshot.ObjectKey{Namespace: n.Namespace, Name: n.Pod}, n.UID)
+	node, ok := s.hub.bindPod(wait, o, snapshot.ObjectKey{Namespace: n.Namespace, Name: n.Pod}, n.UID)
 	if !ok {
 		err := status.Errorf(codes.Unauthenticated, "evenkeel: pod %s with UID %s does not exist (waited %s for it)", n.ID(), n.UID, s.cfg.PodWait)
 		s.refused(ctx, "pod", err)

@@ -172,9 +172,9 @@ func (st *stream) acknowledge(req *discoverypb.DeltaDiscoveryRequest) {
 	}
 	st.unacked = slices.Delete(st.unacked, i, i+1)
 	if len(st.unacked) == 0 {
-		st.stall.Stop()
+		st.stall.end()
 	} else {
-		st.stall.Reset(st.srv.cfg.StallTimeout)
+		st.stall.begin()
 	}
 }
 

@@ -123,7 +123,7 @@ func (st *stream) sendAll(frames []*frame, since time.Time) error {
 // stall timer closes the connection.
 func (st *stream) send(f *frame) error {
 	if len(st.unacked) == 0 {
-		st.stall.Reset(st.srv.cfg.StallTimeout)
+		st.stall.begin()
 	}
 	st.unacked = append(st.unacked, unacked{f.nonce, f.typeURL})
 	if err := st.grpc.SendMsg(f); err != nil {

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"sync/atomic"
-	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
@@ -43,8 +41,7 @@ type stream struct {
 	work  map[subscription]value // taken from the mailbox, not sent yet
 
 	unacked []unacked
-	stall   *time.Timer
-	stalled atomic.Bool
+	stall   stall
 	logged  int // malformed names and NACKs that were logged
 }
 
@@ -88,7 +85,7 @@ func (s *Server) DeltaAggregatedResources(g adsStream) error {
 	if err != nil {
 		return err
 	}
-	defer s.hub.unbindPod(st.mb, st.node.UID)
+	defer s.hub.unbindPod(&st.mb.outlet, st.node.UID)
 	s.metrics.streams.Inc()
 	defer s.metrics.streams.Dec()
 	if o := s.cfg.Observer; o != nil {
@@ -105,9 +102,8 @@ func (s *Server) DeltaAggregatedResources(g adsStream) error {
 
 // run is the stream's one goroutine beside receive.
 func (st *stream) run(ctx context.Context, first *discoverypb.DeltaDiscoveryRequest) error {
-	st.stall = time.AfterFunc(st.srv.cfg.StallTimeout, st.closeStalled)
-	st.stall.Stop()
-	defer st.stall.Stop()
+	st.stall.watch(st.grpc.Context(), st.srv.cfg.StallTimeout)
+	defer st.stall.end()
 
 	go st.receive(ctx)
 	if err := st.handle(first); err != nil {
@@ -169,7 +165,7 @@ func (st *stream) receive(ctx context.Context) {
 
 func (st *stream) received(req *discoverypb.DeltaDiscoveryRequest, ok bool) error {
 	if !ok {
-		if st.stalled.Load() {
+		if st.stall.fired.Load() {
 			return st.sendError(st.recvErr)
 		}
 		return st.recvErr
@@ -185,15 +181,8 @@ func clean(err error) error {
 	return err
 }
 
-// closeStalled runs on the timer's goroutine while run may be blocked in Send:
-// only the end of the connection can free it.
-func (st *stream) closeStalled() {
-	st.stalled.Store(true)
-	closeConn(st.grpc.Context())
-}
-
 func (st *stream) sendError(err error) error {
-	if !st.stalled.Load() {
+	if !st.stall.fired.Load() {
 		return err
 	}
 	st.srv.metrics.slow.Inc()

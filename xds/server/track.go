@@ -7,9 +7,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -40,16 +37,12 @@ type rolloutServer interface {
 // statusBox holds the newest status that was not sent: a stream that is slow
 // skips those in between, and nobody waits for it.
 type statusBox struct {
-	notify chan struct{} // capacity 1: something is in it
-	ended  chan struct{} // closed by end
-
-	mu     sync.Mutex
+	outlet
 	newest *api.PodStatus
-	reason error
 }
 
 func newStatusBox() *statusBox {
-	return &statusBox{notify: make(chan struct{}, 1), ended: make(chan struct{})}
+	return &statusBox{outlet: newOutlet()}
 }
 
 // Put never blocks.
@@ -57,10 +50,7 @@ func (b *statusBox) Put(s *api.PodStatus) {
 	b.mu.Lock()
 	b.newest = s
 	b.mu.Unlock()
-	select {
-	case b.notify <- struct{}{}:
-	default:
-	}
+	b.signal()
 }
 
 func (b *statusBox) take() *api.PodStatus {
@@ -69,21 +59,6 @@ func (b *statusBox) take() *api.PodStatus {
 	s := b.newest
 	b.newest = nil
 	return s
-}
-
-func (b *statusBox) end(reason error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.reason == nil {
-		b.reason = reason
-		close(b.ended)
-	}
-}
-
-func (b *statusBox) endReason() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.reason
 }
 
 // trackStream is one sidecar's Track stream. The goroutine of the RPC sends; a
@@ -96,8 +71,7 @@ type trackStream struct {
 	node xds.Node
 	box  *statusBox
 
-	stall   *time.Timer
-	stalled atomic.Bool
+	stall stall
 }
 
 // track serves one stream: it authenticates the sidecar, takes in its Reports and
@@ -107,7 +81,7 @@ func (s *Server) track(g grpc.ServerStream) error {
 	ctx := g.Context()
 	st := &trackStream{srv: s, grpc: g, seq: s.streams.Add(1), box: newStatusBox()}
 	first := &api.Report{}
-	n, err := s.admit(ctx, st.box, func() (xds.Node, error) {
+	n, err := s.admit(ctx, &st.box.outlet, func() (xds.Node, error) {
 		if err := g.RecvMsg(first); err != nil {
 			return xds.Node{}, errHello{err}
 		}
@@ -116,7 +90,7 @@ func (s *Server) track(g grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	defer s.hub.unbindPod(st.box, n.UID)
+	defer s.hub.unbindPod(&st.box.outlet, n.UID)
 	st.node, st.log = n, s.log.With("sidecar", n.ID(), "stream", st.seq)
 	t := s.cfg.Tracker
 	t.TrackOpened(st.seq, n, st.box)
@@ -134,9 +108,8 @@ func (s *Server) track(g grpc.ServerStream) error {
 
 // run sends. It returns when the stream is to end; receive ends with it.
 func (st *trackStream) run(ctx context.Context) error {
-	st.stall = time.AfterFunc(st.srv.cfg.StallTimeout, st.closeStalled)
-	st.stall.Stop()
-	defer st.stall.Stop()
+	st.stall.watch(ctx, st.srv.cfg.StallTimeout)
+	defer st.stall.end()
 	received := make(chan error, 1)
 	go func() { received <- st.receive() }()
 	for {
@@ -146,9 +119,9 @@ func (st *trackStream) run(ctx context.Context) error {
 			if s == nil {
 				continue
 			}
-			st.stall.Reset(st.srv.cfg.StallTimeout)
+			st.stall.begin()
 			err := st.grpc.SendMsg(s)
-			st.stall.Stop()
+			st.stall.end()
 			if err != nil {
 				return st.sendError(err)
 			}
@@ -196,14 +169,8 @@ func (st *trackStream) malformed(text string) error {
 	return status.Error(codes.InvalidArgument, "evenkeel: "+text)
 }
 
-// closeStalled runs on the timer's goroutine while run is blocked in SendMsg.
-func (st *trackStream) closeStalled() {
-	st.stalled.Store(true)
-	closeConn(st.grpc.Context())
-}
-
 func (st *trackStream) sendError(err error) error {
-	if !st.stalled.Load() {
+	if !st.stall.fired.Load() {
 		return err
 	}
 	st.srv.metrics.slow.Inc()
