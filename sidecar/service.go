@@ -134,7 +134,6 @@ func (svc *service) inherit(e *endpoint) {
 			e.connected()
 		}
 		svc.leaving--
-		old.draining = false
 		old.undrain()
 		// Not gone: its identity is that of e.
 		if i := slices.Index(svc.changed, old); i >= 0 {

@@ -79,7 +79,6 @@ func (e *endpoint) follow(now time.Time) {
 		e.draining, e.drainBegan = true, now
 		e.svc.draining = append(e.svc.draining, e)
 	case !drains && e.draining:
-		e.draining, e.drainBegan = false, time.Time{}
 		e.undrain()
 		e.t.keep(now)
 	}
@@ -111,14 +110,13 @@ func (e *endpoint) landed() {
 // end: neither in the set nor in flight.
 func (e *endpoint) end() {
 	e.gone = true
-	if e.draining {
-		e.draining = false
-		e.undrain()
-	}
+	e.undrain()
 	e.mark()
 }
 
+// undrain: if it drained, it does no more.
 func (e *endpoint) undrain() {
+	e.draining, e.drainBegan = false, time.Time{}
 	all := e.svc.draining
 	if i := slices.Index(all, e); i >= 0 {
 		e.svc.draining = slices.Delete(all, i, i+1)

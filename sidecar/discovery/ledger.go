@@ -88,15 +88,11 @@ func (l *ledger) service(s *report.Service) (moved bool) {
 		if e == nil {
 			return false
 		}
-		e.reported = false
-		if !e.subscribed {
-			l.remove(s.Name)
-			return true
-		}
-		// Discovery gave it to the data plane again meanwhile.
 		l.remove(s.Name)
-		l.services[s.Name] = &entry{subscribed: true, names: e.names, endpoints: map[identity]report.Endpoint{}}
-		l.mark(s.Name)
+		if e.subscribed { // discovery gave it to the data plane again meanwhile
+			l.services[s.Name] = &entry{subscribed: true, names: e.names, endpoints: map[identity]report.Endpoint{}}
+			l.mark(s.Name)
+		}
 		return true
 	}
 	if e == nil {
@@ -216,20 +212,14 @@ func (l *ledger) setOwn(own *api.OwnPod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.own = own
-	for k := range l.books {
-		k.page.own = own
-	}
-	l.turn()
+	l.note(func(p *page) { p.own = own })
 }
 
 func (l *ledger) setOutside(d *api.DirectConnections) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.outside = d
-	for k := range l.books {
-		k.page.outside = d
-	}
-	l.turn()
+	l.note(func(p *page) { p.outside = d })
 }
 
 func (l *ledger) holdEnded(end *api.HoldEnd) {
@@ -240,20 +230,14 @@ func (l *ledger) holdEnded(end *api.HoldEnd) {
 	if n := len(l.holds) - maxHoldEnds; n > 0 {
 		l.holds = slices.Delete(l.holds, 0, n)
 	}
-	for k := range l.books {
-		k.page.holds = append(k.page.holds, h)
-	}
-	l.turn()
+	l.note(func(p *page) { p.holds = append(p.holds, h) })
 }
 
 func (l *ledger) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.leaving = true
-	for k := range l.books {
-		k.page.leaving = true
-	}
-	l.turn()
+	l.note(func(p *page) { p.leaving = true })
 }
 
 // left reports whether leave was called.
@@ -261,6 +245,14 @@ func (l *ledger) left() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.leaving
+}
+
+// note writes to the page of every stream, and wakes them.
+func (l *ledger) note(write func(p *page)) {
+	for k := range l.books {
+		write(k.page)
+	}
+	l.turn()
 }
 
 // turn wakes the streams.

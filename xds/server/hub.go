@@ -298,7 +298,7 @@ func (h *hub) podLeft(uid string) {
 	if w == nil {
 		return
 	}
-	for e := range w.bound {
-		e.end(errPodGone)
+	for o := range w.bound {
+		o.end(errPodGone)
 	}
 }
