@@ -7,41 +7,16 @@ import "time"
 
 // flights are the attempts in flight at one endpoint, or at one address without a
 // service, in the order in which they began: the last one is the youngest.
-type flights struct {
-	first, last *relay
-	n           int
-}
+type flights struct{ relayList }
 
-func (f *flights) push(r *relay) {
-	r.older, r.younger = f.last, nil
-	if f.last != nil {
-		f.last.younger = r
-	} else {
-		f.first = r
-	}
-	f.last = r
-	f.n++
-}
+func (f *flights) push(r *relay) { f.relayList.push(&r.flies, r) }
 
-func (f *flights) remove(r *relay) {
-	if r.older != nil {
-		r.older.younger = r.younger
-	} else {
-		f.first = r.younger
-	}
-	if r.younger != nil {
-		r.younger.older = r.older
-	} else {
-		f.last = r.older
-	}
-	r.older, r.younger = nil, nil
-	f.n--
-}
+func (f *flights) remove(r *relay) { f.relayList.remove(&r.flies) }
 
 // began moves an attempt that had to wait for a stream behind those which began
 // meanwhile.
 func (f *flights) began(r *relay) {
-	if f.last != r {
+	if f.last != &r.flies {
 		f.remove(r)
 		f.push(r)
 	}
@@ -53,12 +28,12 @@ func (f *flights) youngest(at time.Time) time.Duration {
 	if f.last == nil {
 		return 0
 	}
-	return max(0, at.Sub(f.last.attemptAt))
+	return max(0, at.Sub(f.last.r.attemptAt))
 }
 
 // queued lists those that wait for a stream: nothing of them was sent.
 func (f *flights) queued() (all []*relay) {
-	for r := f.first; r != nil; r = r.younger {
+	for r := range f.all() {
 		if r.ticket.Waiting() {
 			all = append(all, r)
 		}

@@ -56,8 +56,7 @@ type relay struct {
 	svc        *service
 	ep         *endpoint // nil when t was reached without a service
 	t          *target
-	older      *relay // in the flights of ep, or of t
-	younger    *relay
+	flies      relayLink    // in the flights of ep, or of t
 	culprit    *endpoint    // whose fault it is that the RPC is where it is,
 	culpritAt  *target      // or the address's
 	rpc        *rpcStats    // of svc, or of t
@@ -77,7 +76,7 @@ type relay struct {
 
 	// Waiting.
 	list       *waitList
-	next, prev *relay
+	waits      relayLink
 	ticket     upstream.Ticket
 	timer      loop.Timer
 	waitFor    waitReason

@@ -118,13 +118,11 @@ func (svc *service) inherit(e *endpoint) {
 		if !old.left || old.be.Addr() != e.be.Addr() || old.be.Spec().UID != e.be.Spec().UID {
 			continue
 		}
-		for r := old.flights.first; r != nil; r = r.younger {
+		for r := range old.flights.all() {
 			r.ep = e
 		}
-		for r := e.flights.first; r != nil; {
-			next := r.younger
+		for r := range e.flights.all() {
 			old.flights.push(r) // begun since
-			r = next
 		}
 		e.flights, old.flights = old.flights, flights{}
 		e.be.Inherit(old.be)

@@ -50,7 +50,7 @@ func (s *Sidecar) consistent(t testing.TB) {
 			}
 			for e := range all {
 				n, at := 0, time.Time{}
-				for r := e.flights.first; r != nil; r = r.younger {
+				for r := range e.flights.all() {
 					n++
 					if r.ep != e || r.attemptAt.Before(at) {
 						t.Errorf("an RPC of %s is at the wrong place", e.be.Addr())
