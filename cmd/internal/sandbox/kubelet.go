@@ -4,14 +4,11 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -53,28 +50,12 @@ func (p *Pod) Stop(ctx context.Context) error {
 	}
 }
 
-// ask puts a question to the sidecar's pod port.
+// ask puts a question to the sidecar's pod port and waits for all of the answer.
 func (p *Pod) ask(ctx context.Context, path string, header http.Header) error {
-	url := "http://127.0.0.1:" + strconv.Itoa(int(p.ports.pod)) + path
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	body, err := fetch(ctx, p.ports.pod, path, header)
 	if err != nil {
 		return err
 	}
-	if header != nil {
-		req.Header = header
-	}
-	req.Close = true // one request, nothing is left to close
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, 4096))
-	if err != nil {
-		return err
-	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", path, res.Status, cmp.Or(strings.TrimSpace(string(text)), "no reason given"))
-	}
-	return nil
+	_, err = io.Copy(io.Discard, body)
+	return errors.Join(err, body.Close())
 }

@@ -157,26 +157,36 @@ func (p *Pod) get(ctx context.Context, path string, into any) error {
 
 func (p *Pod) debug(ctx context.Context, path string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	url := "http://127.0.0.1:" + strconv.Itoa(int(p.ports.debug)) + path
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	body, err := fetch(ctx, p.ports.debug, path, nil)
 	if err != nil {
 		cancel()
 		return nil, err
+	}
+	return &cancelOnClose{body, cancel}, nil
+}
+
+// fetch asks one of the sidecar's ports. An answer that is not 200 is an error with its text.
+func fetch(ctx context.Context, port uint16, path string, header http.Header) (io.ReadCloser, error) {
+	url := "http://127.0.0.1:" + strconv.Itoa(int(port)) + path
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if header != nil {
+		req.Header = header
 	}
 	// One request, no connection kept: nothing is left to close.
 	req.Close = true
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 1024))
 		res.Body.Close()
-		cancel()
 		return nil, fmt.Errorf("GET %s: %s: %s", url, res.Status, cmp.Or(strings.TrimSpace(string(text)), "no reason given"))
 	}
-	return &cancelOnClose{res.Body, cancel}, nil
+	return res.Body, nil
 }
 
 type cancelOnClose struct {
