@@ -18,11 +18,9 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,130 +33,8 @@ import (
 
 	"evenkeel.dev/cmd/internal/run"
 	"evenkeel.dev/xds"
+	"evenkeel.dev/xds/watch/apiserver"
 )
-
-// apiServer is a real etcd and kube-apiserver on loopback.
-type apiServer struct {
-	t          *testing.T
-	dir        string
-	kubectlBin string
-	kubeconfig string // the administrator's
-	xdsConfig  string // of a user with the control plane's rights
-}
-
-// program finds what `make cluster` has built: the newest of its versions.
-func program(t *testing.T, name string) string {
-	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	built, err := filepath.Glob(filepath.Join(cache, "evenkeel", "programs", name+"-[0-9]*", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	newest, when := "", time.Time{}
-	for _, path := range built {
-		if info, err := os.Stat(path); err == nil && info.ModTime().After(when) {
-			newest, when = path, info.ModTime()
-		}
-	}
-	if newest == "" {
-		t.Skipf("needs a real API server: no %s; `.ci/step programs` builds it", name)
-	}
-	return newest
-}
-
-// startAPIServer uses the binaries that `make cluster` builds.
-func startAPIServer(t *testing.T) *apiServer {
-	t.Helper()
-	a := &apiServer{t: t, dir: t.TempDir(), kubectlBin: program(t, "kubectl")}
-	etcdClient, etcdPeer, port := freePort(t), freePort(t), freePort(t)
-	etcdURL := fmt.Sprintf("http://127.0.0.1:%d", etcdClient)
-	peerURL := fmt.Sprintf("http://127.0.0.1:%d", etcdPeer)
-	a.start(program(t, "etcd"), "--name=test", "--data-dir="+filepath.Join(a.dir, "etcd"), "--unsafe-no-fsync",
-		"--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL,
-		"--listen-peer-urls="+peerURL, "--initial-advertise-peer-urls="+peerURL, "--initial-cluster=test="+peerURL)
-
-	saKey, saPub := a.serviceAccountKey()
-	tokens := a.write("tokens", "admin,admin,1,system:masters\nxds,xds,2,system:serviceaccounts\n")
-	a.start(program(t, "kube-apiserver"), "--etcd-servers="+etcdURL, fmt.Sprintf("--secure-port=%d", port),
-		"--bind-address=127.0.0.1", "--cert-dir="+filepath.Join(a.dir, "certs"), "--token-auth-file="+tokens, "--authorization-mode=RBAC",
-		"--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--service-account-key-file="+saPub,
-		"--service-account-signing-key-file="+saKey, "--service-cluster-ip-range=10.96.0.0/16")
-	a.kubeconfig, a.xdsConfig = a.config("admin", port), a.config("xds", port)
-	eventuallyWithin(t, 2*time.Minute, "the API server is ready", func() bool {
-		_, err := a.try("get", "--raw", "/readyz")
-		return err == nil
-	})
-	eventuallyWithin(t, time.Minute, "the default namespace is there", func() bool {
-		_, err := a.try("get", "namespace", "default")
-		return err == nil
-	})
-	return a
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().(*net.TCPAddr).Port
-}
-
-func (a *apiServer) start(program string, args ...string) {
-	a.t.Helper()
-	log, err := os.Create(filepath.Join(a.dir, filepath.Base(program)+".log"))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also when the test is killed
-	if err := cmd.Start(); err != nil {
-		a.t.Fatal(err)
-	}
-	a.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if a.t.Failed() {
-			text, _ := os.ReadFile(log.Name())
-			a.t.Logf("end of %s:\n%s", log.Name(), text[max(0, len(text)-2000):])
-		}
-		_ = log.Close()
-	})
-}
-
-func (a *apiServer) write(name, content string) string {
-	a.t.Helper()
-	path := filepath.Join(a.dir, name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
-	return path
-}
-
-func (a *apiServer) config(token string, port int) string {
-	return a.write(token+".kubeconfig", fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\n"+
-		"contexts: [{name: c, context: {cluster: c, user: u}}]\n"+
-		"clusters: [{name: c, cluster: {server: 'https://127.0.0.1:%d', insecure-skip-tls-verify: true}}]\n"+
-		"users: [{name: u, user: {token: %s}}]\n", port, token))
-}
-
-func (a *apiServer) serviceAccountKey() (private, public string) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	pub, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return a.write("sa.key", keyPEM(a.t, key)), a.write("sa.pub", string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: pub})))
-}
 
 func keyPEM(t *testing.T, key *ecdsa.PrivateKey) string {
 	t.Helper()
@@ -167,26 +43,6 @@ func keyPEM(t *testing.T, key *ecdsa.PrivateKey) string {
 		t.Fatal(err)
 	}
 	return string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
-}
-
-func (a *apiServer) try(args ...string) (string, error) {
-	cmd := exec.Command(a.kubectlBin, append([]string{"--kubeconfig=" + a.kubeconfig}, args...)...)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-func (a *apiServer) kubectl(args ...string) string {
-	a.t.Helper()
-	out, err := a.try(args...)
-	if err != nil {
-		a.t.Fatalf("kubectl %v: %v\n%s", args, err, out)
-	}
-	return strings.TrimSpace(out)
-}
-
-func (a *apiServer) apply(yaml string) {
-	a.t.Helper()
-	a.kubectl("apply", "--validate=false", "-f", a.write("apply.yaml", yaml))
 }
 
 // serving writes a certificate for 127.0.0.1 and returns its files and a pool.
@@ -275,22 +131,22 @@ endpoints: [{addresses: [10.244.1.7], conditions: %s, nodeName: node1, targetRef
 // more rights than the chart gives, a token of its TokenRequest API verified with
 // its keys, TLS whose certificate changes, a Pod through all its states.
 func TestRealAPIServer(t *testing.T) {
-	a := startAPIServer(t)
-	a.apply(clusterObjects)
-	a.apply(fmt.Sprintf(clusterPod, "web-1", ""))
-	a.apply(fmt.Sprintf(clusterPod, "pricing-1", strings.Repeat("x", 60)))
-	uid := a.kubectl("-n", "shop", "get", "pod", "pricing-1", "-o", "jsonpath={.metadata.uid}")
-	token := a.kubectl("-n", "shop", "create", "token", "default", "--audience=evenkeel", "--bound-object-kind=Pod", "--bound-object-name=web-1")
+	a := apiserver.Start(t, "xds", "system:serviceaccounts")
+	a.Apply(clusterObjects)
+	a.Apply(fmt.Sprintf(clusterPod, "web-1", ""))
+	a.Apply(fmt.Sprintf(clusterPod, "pricing-1", strings.Repeat("x", 60)))
+	uid := a.Kubectl("-n", "shop", "get", "pod", "pricing-1", "-o", "jsonpath={.metadata.uid}")
+	token := a.Kubectl("-n", "shop", "create", "token", "default", "--audience=evenkeel", "--bound-object-kind=Pod", "--bound-object-name=web-1")
 
 	dir := t.TempDir()
 	cert, key, pool := serving(t, dir, 1)
-	port := freePort(t)
+	port := apiserver.FreePort(t)
 	listen := fmt.Sprintf("127.0.0.1:%d", port)
 	var log output
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int, 1)
 	go func() {
-		done <- Main(ctx, []string{"run", "--listen=" + listen, "--admin-listen=127.0.0.1:0", "--kubeconfig=" + a.xdsConfig, "--tls-cert=" + cert, "--tls-key=" + key, "--log-format=text"}, io.Discard, &log)
+		done <- Main(ctx, []string{"run", "--listen=" + listen, "--admin-listen=127.0.0.1:0", "--kubeconfig=" + a.Config("xds"), "--tls-cert=" + cert, "--tls-key=" + key, "--log-format=text"}, io.Discard, &log)
 	}()
 	defer func() {
 		cancel()
@@ -308,15 +164,15 @@ func TestRealAPIServer(t *testing.T) {
 	c.subscribe(xds.DestinationType, "address/10.96.0.44:50051", "name/shop/pricing:50051")
 	c.subscribe(xds.EndpointType, xds.EndpointCollection("shop/pricing:50051"))
 	c.want("nothing runs yet", "")
-	a.apply(clusterSlice("pricing-1", uid, "{ready: false, serving: false}"))
-	a.kubectl("-n", "shop", "patch", "pod", "pricing-1", "--subresource=status", "--type=merge", "-p",
+	a.Apply(clusterSlice("pricing-1", uid, "{ready: false, serving: false}"))
+	a.Kubectl("-n", "shop", "patch", "pod", "pricing-1", "--subresource=status", "--type=merge", "-p",
 		`{"status":{"phase":"Running","podIP":"10.244.1.7","podIPs":[{"ip":"10.244.1.7"}],"containerStatuses":[{"name":"app","ready":true,"image":"x","imageID":"x","restartCount":0,"state":{"running":{}}}],"initContainerStatuses":[{"name":"evenkeel-sidecar","ready":false,"image":"x","imageID":"x","restartCount":0,"state":{"running":{}}}]}}`)
 	c.want("its app is ready, our sidecar is not", "10.244.1.7:8080 UNHEALTHY z1")
-	a.apply(clusterSlice("pricing-1", uid, "{ready: true, serving: true}"))
+	a.Apply(clusterSlice("pricing-1", uid, "{ready: true, serving: true}"))
 	c.want("it is ready", "10.244.1.7:8080 HEALTHY z1")
-	a.kubectl("-n", "shop", "delete", "pod", "pricing-1", "--wait=false", "--grace-period=60")
+	a.Kubectl("-n", "shop", "delete", "pod", "pricing-1", "--wait=false", "--grace-period=60")
 	c.want("its Pod is being deleted, the slice is behind", "10.244.1.7:8080 DRAINING z1")
-	a.kubectl("-n", "shop", "delete", "pod", "pricing-1", "--grace-period=0", "--force")
+	a.Kubectl("-n", "shop", "delete", "pod", "pricing-1", "--grace-period=0", "--force")
 	c.want("its Pod is gone, the slice is behind", "")
 
 	// The certificate changes under the running server.
@@ -329,11 +185,11 @@ func TestRealAPIServer(t *testing.T) {
 		return err == nil
 	})
 	// A token for another audience, and the stream's end with its Pod.
-	other := a.kubectl("-n", "shop", "create", "token", "default", "--bound-object-kind=Pod", "--bound-object-name=web-1")
+	other := a.Kubectl("-n", "shop", "create", "token", "default", "--bound-object-kind=Pod", "--bound-object-name=web-1")
 	bad := dialSidecar(t, listen, pool2, other, "shop/web-1")
 	bad.subscribe(xds.DestinationType, "address/10.96.0.44:50051")
 	bad.fails("Unauthenticated", "audience")
-	a.kubectl("-n", "shop", "delete", "pod", "web-1", "--grace-period=0", "--force")
+	a.Kubectl("-n", "shop", "delete", "pod", "web-1", "--grace-period=0", "--force")
 	c.fails("Unauthenticated", "is gone")
 }
 
